@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# counter.sh WRITERS ROUNDS: writers count up one annotation at the same time.
+# Each round reads, adds 1 and puts; on 409 it reads again and retries. The sum
+# is exact, however often they collide.
+set -euo pipefail
+source "$(dirname "$0")/connect.sh"
+
+writers=${1:-8} rounds=${2:-25}
+counter=/api/v1/namespaces/$NAMESPACE/configmaps/counter
+
+api "${counter%/counter}" --fail-with-body --json '{"metadata": {"name": "counter", "annotations": {"count": "0"}}}' >/dev/null
+
+add_one() { # prints the HTTP code
+  api "$counter" |
+    jq '.metadata.annotations.count |= (tonumber + 1 | tostring)' |
+    api "$counter" --request PUT --json @- --output /dev/null --write-out '%{http_code}'
+}
+
+writer() {
+  local round code wait
+  for ((round = 1; round <= rounds; round++)); do
+    for ((wait = 1; ; wait = wait < 4 ? 2 * wait : wait)); do
+      code=$(add_one)
+      case $code in
+      200) break ;;
+      409) echo conflict ;;
+      *) echo "counter.sh: HTTP $code" >&2; return 1 ;;
+      esac
+      # Back off for a random time, or the same writers collide again.
+      sleep "$(printf '0.%03d' $((RANDOM % (200 * wait))))"
+    done
+  done
+}
+
+for ((i = 0; i < writers; i++)); do writer >"$PKI/writer-$i" & done
+wait
+
+api "$counter" | jq -r --arg conflicts "$(cat "$PKI"/writer-* | grep -c conflict)" \
+  '"count: \(.metadata.annotations.count) after \($conflicts) conflicts"'

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# stop-at-conflict.sh: the loop of the 2018 slides, twice at the same time. PUT
+# carries the resourceVersion that was read, so nothing is lost: who comes
+# second gets 409. And there the loop ends.
+set -euo pipefail
+source "$(dirname "$0")/connect.sh"
+
+race=/api/v1/namespaces/$NAMESPACE/configmaps/race
+
+api "${race%/race}" --fail-with-body --json '{"metadata": {"name": "race"}, "data": {}}' >/dev/null
+
+writer() { # writer NAME
+  local round answer
+  for round in {1..100}; do
+    answer=$(api "$race" |
+      jq --arg writer "$1" --arg round "$round" '.data[$writer] = $round' |
+      api "$race" --request PUT --json @-)
+    if [[ $(jq -r '.kind' <<<"$answer") == Status ]]; then
+      jq -r --arg writer "$1" '"\($writer) stopped: \(.code) \(.reason)"' <<<"$answer"
+      : >"$PKI/stopped"
+      return
+    fi
+    # Alone there is nobody left to collide with.
+    if [[ -e $PKI/stopped ]]; then return; fi
+  done
+}
+writer anna &
+writer bert &
+wait

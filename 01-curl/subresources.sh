@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# subresources.sh: status and scale are paths of their own, with their own rights
+# and their own idea of what a write may change.
+set -euo pipefail
+source "$(dirname "$0")/connect.sh"
+
+deployments=/apis/apps/v1/namespaces/$NAMESPACE/deployments
+
+merge() { # merge PATH BODY
+  api "$1" --fail-with-body --request PATCH --header "Content-Type: application/merge-patch+json" --data "$2"
+}
+
+api "$deployments" --fail-with-body --json @- >/dev/null <<'JSON'
+{"metadata": {"name": "scaled"}, "spec": {"replicas": 0,
+  "selector": {"matchLabels": {"app": "scaled"}},
+  "template": {"metadata": {"labels": {"app": "scaled"}}, "spec": {"containers": [
+    {"name": "web", "image": "example/web:1", "imagePullPolicy": "Never"}]}}}}
+JSON
+
+# Scale is the same small kind for everything that has replicas.
+merge "$deployments/scaled/scale" '{"spec": {"replicas": 2}}' |
+  jq -r '"scale: kind \(.kind), spec.replicas \(.spec.replicas)"'
+
+# A write to the main resource drops what it says about the status ...
+condition='{"type": "Audited", "status": "True", "reason": "ByHand", "message": ""}'
+audited='"Audited condition: \(any(.status.conditions[]?; .type == "Audited"))"'
+merge "$deployments/scaled" "{\"status\": {\"conditions\": [$condition]}}" |
+  jq -r "\"main resource: \" + $audited"
+
+# ... and a write to the status drops what it says about the spec.
+merge "$deployments/scaled/status" "{\"spec\": {\"replicas\": 9}, \"status\": {\"conditions\": [$condition]}}" |
+  jq -r "\"status: \" + $audited + \", spec.replicas \(.spec.replicas)\""

@@ -1,0 +1,57 @@
+# The workshop's commands. Plain `make` lists them.
+#
+#   CLUSTER=kwok|existing   where to run (unset: the best this machine can do)
+#   N=1                     which step
+
+SHELL := bash
+.DEFAULT_GOAL := help
+WORKSHOP := .workshop/workshop
+
+# `make test-step 3` means `make test-step N=3`: the second word is no goal then.
+ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
+  ifneq ($(word 2,$(MAKECMDGOALS)),)
+    N := $(word 2,$(MAKECMDGOALS))
+    .PHONY: $(N)
+    $(N): ; @:
+  endif
+endif
+
+.PHONY: help tour step test test-unit test-step up down status shell doctor readme lint verify clean build
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## The workshop
+##   make tour             execute every step's README in order, showing commands and output
+##   make step N=1         execute one step's README and leave the cluster as it leaves it
+##   make test             unit tests, then every step's e2e tests on one cluster
+##   make test-step N=1    one step's e2e tests; also: make test-step 1
+## The cluster
+##   make up, make down    start or repair it; remove it
+##   make status           what is up
+##   make shell            a shell with kubectl and KUBECONFIG set
+##   make doctor           can this machine run the workshop?
+## For authors
+##   make test-unit        only the tests that need no cluster
+##   make readme N=1       run a README and rewrite the outputs that changed
+##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
+##   make verify           modules and documents agree with the tree
+##   make clean            make down, then remove .workshop with its binaries
+## CLUSTER=kwok or existing chooses the cluster (unset: the best this machine can do)
+
+tour up down status shell doctor test test-unit lint verify: build
+	@exec $(WORKSHOP) $@
+
+step readme: build
+	@exec $(WORKSHOP) $@ '$(N)'
+
+test-step: build
+	@exec $(WORKSHOP) test '$(N)'
+
+clean: down
+	@rm -rf .workshop
+
+build:
+	@command -v go >/dev/null || { echo "error: go is not on PATH: install Go $$(sed -n 's/^go //p' go.mod) or newer, https://go.dev/dl" >&2; exit 1; }
+	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Downloading Go modules and building the workshop's own commands (once, about a minute)"
+	@go build -o $(WORKSHOP) ./scripts/workshop

@@ -1,0 +1,218 @@
+// Package cluster starts, finds and removes the clusters that lessons and
+// tests run on. Each kind of cluster is one file with one Provider.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-go/workshop/internal/build"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// State is what there is of a cluster.
+type State string
+
+const (
+	Absent State = "absent"
+	Broken State = "broken" // half-made, or a part of it is gone: Up repairs it
+	Ready  State = "ready"
+)
+
+// A Provider is one kind of cluster.
+type Provider interface {
+	// Name is the value of CLUSTER that chooses this provider.
+	Name() string
+	// Kubeconfig is the file that reaches the cluster once it is up.
+	Kubeconfig() string
+	// Containers reports whether pods run as real containers there.
+	Containers() bool
+	// State looks at the cluster without changing it. The string says more,
+	// such as the address or what is missing.
+	State(ctx context.Context) (State, string)
+
+	// binaries names what up needs of build.ControlPlane.
+	binaries() []string
+	up(ctx context.Context, out io.Writer) error
+	down(ctx context.Context, out io.Writer) error
+}
+
+// All returns every provider in the order in which they are documented.
+func All(ws workspace.Workspace) []Provider {
+	return []Provider{&kwok{ws}, &existing{ws}}
+}
+
+// Select returns the provider named want and why. With want empty that is the
+// cluster of this clone that is up, else the best that this machine can run.
+func Select(ctx context.Context, ws workspace.Workspace, want string) (Provider, string, error) {
+	all := All(ws)
+	var names []string
+	for _, p := range all {
+		if p.Name() == want {
+			return p, "CLUSTER=" + want, nil
+		}
+		names = append(names, p.Name())
+	}
+	if want != "" {
+		return nil, "", fmt.Errorf("CLUSTER=%s is not known: use one of %s", want, strings.Join(names, ", "))
+	}
+	for _, p := range all {
+		// Somebody's own cluster is used only when asked for.
+		if _, theirs := p.(*existing); theirs {
+			continue
+		}
+		if state, _ := p.State(ctx); state == Ready {
+			return p, "it is up", nil
+		}
+	}
+	return &kwok{ws}, "it needs no container engine", nil
+}
+
+// Up makes the cluster ready: it starts one, repairs one, or finds that nothing
+// is to be done. It reports whether it changed anything. What a failed or
+// cancelled Up began is taken back.
+func Up(ctx context.Context, ws workspace.Workspace, p Provider, out io.Writer) (changed bool, err error) {
+	unlock, err := lock(ctx, ws, out)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	// Every cluster is used with the kubectl of the pinned version.
+	if err := build.ControlPlane.Build(ctx, ws, out, append(p.binaries(), "kubectl")...); err != nil {
+		return false, err
+	}
+	if state, _ := p.State(ctx); state == Ready {
+		return false, nil
+	}
+	return true, p.up(ctx, out)
+}
+
+// Down removes the cluster with everything that Up made. A cluster that is not
+// there is no error.
+func Down(ctx context.Context, ws workspace.Workspace, p Provider, out io.Writer) (err error) {
+	unlock, err := lock(ctx, ws, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return p.down(ctx, out)
+}
+
+// lock keeps two commands of one clone from changing its clusters at the same time.
+func lock(ctx context.Context, ws workspace.Workspace, out io.Writer) (unlock func() error, err error) {
+	if err := os.MkdirAll(ws.State(), 0o755); err != nil {
+		return nil, err
+	}
+	l := flock.New(ws.State("lock"))
+	ok, err := l.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", l.Path(), err)
+	}
+	if !ok {
+		fmt.Fprintln(out, "Another command of this clone is changing its cluster; waiting for it to end")
+		if _, err := l.TryLockContext(ctx, 200*time.Millisecond); err != nil {
+			return nil, fmt.Errorf("waiting for %s: %w", l.Path(), err)
+		}
+	}
+	return l.Unlock, nil
+}
+
+// Environ returns this process's environment changed so that programs and
+// kubectl reach the cluster of p, and so that nothing is written to ~/.kube.
+func Environ(ws workspace.Workspace, p Provider) []string {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"KUBECONFIG", "KUBECACHEDIR", "PATH", "CLUSTER"}, name)
+	})
+	return append(env,
+		"CLUSTER="+p.Name(),
+		"KUBECONFIG="+p.Kubeconfig(),
+		"KUBECACHEDIR="+ws.State("kubectl-cache"),
+		"PATH="+ws.Bin("")+string(filepath.ListSeparator)+os.Getenv("PATH"),
+	)
+}
+
+// Config returns a client configuration without a request rate limit of the
+// client's own, which would only slow a test down.
+func Config(kubeconfig string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+// healthy asks the API server whether it is ready, for at most two seconds.
+func healthy(ctx context.Context, kubeconfig string) error {
+	config, err := Config(kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Timeout = 2 * time.Second
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if err := client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return fmt.Errorf("%s does not answer: %w", config.Host, err)
+	}
+	return nil
+}
+
+// waitReady waits until n nodes are Ready and the default namespace has its
+// service account, without which no pod can be created.
+func waitReady(ctx context.Context, kubeconfig string, n int, timeout time.Duration) error {
+	config, err := Config(kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	missing := errors.New("no answer yet")
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			missing = err
+			return false, nil
+		}
+		ready := 0
+		for _, node := range nodes.Items {
+			if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			}) {
+				ready++
+			}
+		}
+		if ready < n {
+			missing = fmt.Errorf("%d of %d nodes are ready", ready, n)
+			return false, nil
+		}
+		if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			missing = err
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the cluster is not ready: %w (%w)", missing, err)
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package readme
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// md writes Markdown with ”' for the fences that a Go string cannot hold.
+func md(s string) string { return strings.ReplaceAll(s, "'''", "```") }
+
+func run(t *testing.T, r Runner, markdown string) (Summary, string, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "README.md")
+	if err := os.WriteFile(path, []byte(md(markdown)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.Env = os.Environ()
+	r.Dir = t.TempDir()
+	summary, err := r.Run(context.Background(), path)
+	after, readErr := os.ReadFile(path)
+	if readErr != nil {
+		t.Fatal(readErr)
+	}
+	return summary, string(after), err
+}
+
+func TestParse(t *testing.T) {
+	doc, err := Parse([]byte(md(`# Title of the lesson
+
+## 1. First
+
+'''console
+$ echo one \
+    two
+one two
+$ cat <<EOF
+> text
+> EOF
+text
+[exit status 3]
+'''
+
+'''yaml
+kind: Pod
+'''
+
+**By hand**, in a second terminal:
+
+'''console
+$ top
+'''
+`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc.Title != "Title of the lesson" || len(doc.Blocks) != 2 {
+		t.Fatalf("title %q, %d blocks", doc.Title, len(doc.Blocks))
+	}
+	first := doc.Blocks[0]
+	if first.Line != 5 || first.Section != "1. First" || first.ByHand {
+		t.Errorf("first block: line %d, section %q, by hand %v", first.Line, first.Section, first.ByHand)
+	}
+	type command struct {
+		Line, Exit int
+		Text       string
+		Want       []string
+	}
+	var got []command
+	for _, c := range first.Commands {
+		got = append(got, command{c.Line, c.ExitCode, c.Text, c.Want})
+	}
+	want := []command{
+		{6, 0, "echo one \\\n    two", []string{"one two"}},
+		{9, 3, "cat <<EOF\ntext\nEOF", []string{"text"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("commands differ (-want +got):\n%s", diff)
+	}
+	if !doc.Blocks[1].ByHand {
+		t.Error("the block after **By hand** would be run")
+	}
+}
+
+func TestParseRefusesOutputWithoutCommand(t *testing.T) {
+	_, err := Parse([]byte(md("text\n\n'''console\nkubectl get pods\n'''\n")))
+	if err == nil || !strings.Contains(err.Error(), "line 4") {
+		t.Errorf("error = %v, want one that names line 4", err)
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, tc := range []struct {
+		name, want, got string
+		match           bool
+	}{
+		{"same", "a\nb", "a\nb", true},
+		{"other", "a\nb", "a\nc", false},
+		{"missing line", "a\nb", "a", false},
+		{"extra line", "a", "a\nb", false},
+		{"pattern characters are literal", "a.b (c)", "axb (c)", false},
+		{"dots alone leave out lines", "a\n...\nz", "a\nb\nc\nz", true},
+		{"dots alone leave out none", "a\n...\nz", "a\nz", true},
+		{"dots do not leave out the end", "a\n...\nz", "a\nb", false},
+		{"dots at the end", "a\n...", "a\nb\nc", true},
+		{"dots in a line are literal", "wait ...", "wait for it", false},
+		{"columns move", "NAME   READY", "NAME      READY", true},
+		{"one space is one space", "a b", "a  b", false},
+		{"uid", "uid: <uid>", "uid: 6f1e9b0c-2a5d-4b43-9d2e-0f6a8f7c1b2d", true},
+		{"not a uid", "uid: <uid>", "uid: none", false},
+		{"time", `"<time>"`, `"2026-11-21T09:13:07Z"`, true},
+		{"resourceVersion", "rv <rv>.", "rv 1234.", true},
+		{"resourceVersion is a number", "rv <rv>", "rv new", false},
+		{"age", "node  Ready  <age>", "node   Ready   3m12s", true},
+		{"unknown placeholder is literal", "<name>", "web", false},
+		{"unknown placeholder as it stands", "<name>", "<name>", true},
+		{"trailing space", "a", "a  ", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := match(strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")); got != tc.match {
+				t.Errorf("match(%q, %q) = %v, want %v", tc.want, tc.got, got, tc.match)
+			}
+		})
+	}
+	if match(nil, []string{"surprise"}) {
+		t.Error("output where none is expected was accepted")
+	}
+}
+
+func TestRunInOneShell(t *testing.T) {
+	summary, _, err := run(t, Runner{}, `
+'''console
+$ x=41; add() { echo $((x + $1)); }
+$ cd / && pwd
+/
+'''
+
+**By hand:**
+
+'''console
+$ exit 7
+'''
+
+'''console
+$ add 1
+42
+$ pwd
+/
+$ printf 'no newline'
+no newline
+$ printf 'blank line next\n\n'
+blank line next
+
+$ read line || echo "no standard input"
+no standard input
+$ echo to stderr >&2; false
+to stderr
+[exit status 1]
+$ for i in 1 2
+> do echo $i
+> done
+1
+2
+'''
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Summary{Blocks: 2, Commands: 9, ByHand: 1}); summary != want {
+		t.Errorf("summary %+v, want %+v", summary, want)
+	}
+}
+
+func TestRunReportsMismatch(t *testing.T) {
+	for name, tc := range map[string]struct{ block, want string }{
+		"output":             {"$ echo got\nwanted", "README.md:3: $ echo got\n  wanted:\n    wanted\n  got:\n    got"},
+		"unexpected failure": {"$ false", "wanted:\n    (no output)\n  got:\n    [exit status 1]"},
+		"missing failure":    {"$ true\n[exit status 1]", "wanted:\n    [exit status 1]\n  got:\n    (no output)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := run(t, Runner{}, "\n'''console\n"+tc.block+"\n'''\n")
+			var mismatch *Mismatch
+			if !errors.As(err, &mismatch) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v\nwant a Mismatch that contains %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestRunStopsWhatHangs(t *testing.T) {
+	_, _, err := run(t, Runner{Timeout: 200 * time.Millisecond}, "\n'''console\n$ echo before; sleep 60\n'''\n")
+	if err == nil || !strings.Contains(err.Error(), "no end after 200ms") || !strings.Contains(err.Error(), "before") {
+		t.Errorf("error = %v, want a time-out with the output so far", err)
+	}
+	_, _, err = run(t, Runner{}, "\n'''console\n$ echo before; exit 4\n'''\n")
+	if err == nil || !strings.Contains(err.Error(), "ended the shell") {
+		t.Errorf("error = %v, want one that says that the shell ended", err)
+	}
+}
+
+func TestRunLeavesNoProcess(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PIDFILE", filepath.Join(dir, "pid"))
+	_, _, err := run(t, Runner{}, "\n'''console\n$ sleep 600 & echo $! >$PIDFILE\n'''\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		// Gone, or a zombie that nobody has collected yet.
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if syscall.Kill(pid, 0) != nil || err == nil && bytes.Contains(stat, []byte(") Z ")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d of the README still runs", pid)
+		}
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	summary, after, err := run(t, Runner{Update: true}, `text
+
+'''console
+$ echo right
+right
+$ echo new; echo id 6f1e9b0c-2a5d-4b43-9d2e-0f6a8f7c1b2d; echo node-1 is up
+old
+<node> is up
+$ false
+'''
+
+the end
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := md(`text
+
+'''console
+$ echo right
+right
+$ echo new; echo id 6f1e9b0c-2a5d-4b43-9d2e-0f6a8f7c1b2d; echo node-1 is up
+new
+id <uid>
+<node> is up
+$ false
+[exit status 1]
+'''
+
+the end
+`)
+	if diff := cmp.Diff(want, after); diff != "" {
+		t.Errorf("updated README differs (-want +got):\n%s", diff)
+	}
+	if summary.Updated != 2 {
+		t.Errorf("%d commands updated, want 2", summary.Updated)
+	}
+}

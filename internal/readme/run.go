@@ -1,0 +1,249 @@
+package readme
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A Runner executes READMEs.
+type Runner struct {
+	Dir     string        // where the shell starts: the root of the clone
+	Env     []string      // the shell's environment, as in exec.Cmd
+	Show    io.Writer     // commands and output as a person would see them; nil for none
+	Update  bool          // rewrite expected outputs instead of failing
+	Timeout time.Duration // the longest that one command may take; 2 minutes if zero
+}
+
+// A Summary says what was run.
+type Summary struct {
+	Title    string
+	Blocks   int // console blocks that were run
+	Commands int
+	ByHand   int // console blocks left to the reader
+	Updated  int // commands whose expected output was rewritten
+}
+
+// A Mismatch is a command that did not do what the README says.
+type Mismatch struct {
+	File     string
+	Command  Command
+	Got      []string
+	ExitCode int
+}
+
+func (m *Mismatch) Error() string {
+	show := func(lines []string, exit int) string {
+		lines = slices.Clone(lines)
+		if exit != 0 {
+			lines = append(lines, fmt.Sprintf("[exit status %d]", exit))
+		}
+		if len(lines) == 0 {
+			lines = []string{"(no output)"}
+		}
+		return "    " + strings.Join(lines, "\n    ")
+	}
+	return fmt.Sprintf("%s:%d: $ %s\n  wanted:\n%s\n  got:\n%s", m.File, m.Command.Line, m.Command.Text,
+		show(m.Command.Want, m.Command.ExitCode), show(m.Got, m.ExitCode))
+}
+
+// Run executes the blocks of the README at path in order and stops at the
+// first command that does not print what it should; the error is then a
+// *Mismatch. Whatever the README left running in its shell is ended.
+func (r Runner) Run(ctx context.Context, path string) (summary Summary, err error) {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return Summary{}, err
+	}
+	doc, err := Parse(source)
+	if err != nil {
+		return Summary{}, fmt.Errorf("%s: %w", path, err)
+	}
+	summary.Title = doc.Title
+	show := r.Show
+	if show == nil {
+		show = io.Discard
+	}
+	sh, err := r.start(ctx, show)
+	if err != nil {
+		return summary, err
+	}
+	defer sh.close()
+
+	type edit struct {
+		start, end int
+		lines      []string
+	}
+	var edits []edit
+	section := ""
+	for _, block := range doc.Blocks {
+		if block.Section != section {
+			section = block.Section
+			fmt.Fprintf(show, "\n\x1b[1m%s\x1b[0m\n", section)
+		}
+		if block.ByHand {
+			summary.ByHand++
+			fmt.Fprintf(show, "\n(line %d: by hand, not run)\n", block.Line)
+			continue
+		}
+		summary.Blocks++
+		for _, c := range block.Commands {
+			summary.Commands++
+			fmt.Fprintf(show, "\n\x1b[36m$ %s\x1b[0m\n", strings.ReplaceAll(c.Text, "\n", "\n> "))
+			got, exit, err := sh.run(c.Text)
+			if err != nil {
+				return summary, fmt.Errorf("%s:%d: $ %s: %w", path, c.Line, c.Text, err)
+			}
+			if exit == c.ExitCode && match(c.Want, got) {
+				continue
+			}
+			if !r.Update {
+				return summary, &Mismatch{File: path, Command: c, Got: got, ExitCode: exit}
+			}
+			lines := rewrite(c.Want, got)
+			if exit != 0 {
+				lines = append(lines, fmt.Sprintf("[exit status %d]", exit))
+			}
+			edits = append(edits, edit{c.wantStart, c.wantEnd, lines})
+			summary.Updated++
+		}
+	}
+	if len(edits) == 0 {
+		return summary, nil
+	}
+	lines := strings.Split(string(source), "\n")
+	for _, e := range slices.Backward(edits) {
+		lines = slices.Replace(lines, e.start, e.end, e.lines...)
+	}
+	return summary, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o644)
+}
+
+// shell is a bash that takes one command after the other.
+type shell struct {
+	ctx     context.Context
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	lines   chan string
+	dir     string // for the commands as files, and TMPDIR of the shell
+	mark    string
+	timeout time.Duration
+	show    io.Writer
+	n       int
+}
+
+func (r Runner) start(ctx context.Context, show io.Writer) (*shell, error) {
+	dir, err := os.MkdirTemp("", "readme-")
+	if err != nil {
+		return nil, err
+	}
+	s := &shell{ctx: ctx, dir: dir, timeout: r.Timeout, show: show, mark: fmt.Sprintf("--%d-%d--", os.Getpid(), time.Now().UnixNano()), lines: make(chan string)}
+	if s.timeout == 0 {
+		s.timeout = 2 * time.Minute
+	}
+	s.cmd = exec.Command("bash", "--noprofile", "--norc")
+	s.cmd.Dir = r.Dir
+	s.cmd.Env = append(slices.Clone(r.Env), "TMPDIR="+dir, "TERM=dumb", "NO_COLOR=1", "LC_ALL=C.UTF-8")
+	// A process group of its own: closing ends what the README left running,
+	// and a terminal's Ctrl-C reaches the runner, which then closes.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	s.stdin, err = s.cmd.StdinPipe()
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s.cmd.Stderr = s.cmd.Stdout
+	if err := s.cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting bash: %w", err), os.RemoveAll(dir))
+	}
+	go func() {
+		defer close(s.lines)
+		// A reader without a limit on the length of a line: an API answers
+		// in one line what may be many kilobytes.
+		reader := bufio.NewReader(out)
+		for {
+			line, err := reader.ReadString('\n')
+			if line != "" {
+				s.lines <- strings.TrimSuffix(line, "\n")
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return s, nil
+}
+
+// run executes one command and returns its output and exit code.
+func (s *shell) run(command string) (output []string, exitCode int, err error) {
+	s.n++
+	file := filepath.Join(s.dir, fmt.Sprintf("command-%d", s.n))
+	if err := os.WriteFile(file, []byte(command+"\n"), 0o600); err != nil {
+		return nil, 0, err
+	}
+	// Sourced, so that variables and functions stay; with no standard input,
+	// so that no command can eat the next one.
+	if _, err := fmt.Fprintf(s.stdin, ". %s </dev/null\nprintf '\\n%%s %%d\\n' %s $?\n", file, s.mark); err != nil {
+		return nil, 0, fmt.Errorf("the shell has ended: %w", err)
+	}
+	timer := time.NewTimer(s.timeout)
+	defer timer.Stop()
+	// The line before the mark ends with the newline that the mark brought;
+	// a line is shown once the next one proves that it is not that one.
+	pending := ""
+	for first := true; ; first = false {
+		select {
+		case <-s.ctx.Done():
+			return output, 0, s.ctx.Err()
+		case <-timer.C:
+			return output, 0, fmt.Errorf("no end after %s; output so far:\n%s", s.timeout, strings.Join(append(output, pending), "\n"))
+		case line, open := <-s.lines:
+			if !open {
+				return output, 0, fmt.Errorf("the command ended the shell; output so far:\n%s", strings.Join(append(output, pending), "\n"))
+			}
+			if code, ok := strings.CutPrefix(line, s.mark+" "); ok {
+				if pending != "" {
+					fmt.Fprintln(s.show, pending)
+					output = append(output, pending)
+				}
+				exitCode, err = strconv.Atoi(code)
+				return output, exitCode, err
+			}
+			if !first {
+				fmt.Fprintln(s.show, pending)
+				output = append(output, pending)
+			}
+			pending = line
+		}
+	}
+}
+
+func (s *shell) close() {
+	_ = s.stdin.Close()
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
+	go func() {
+		for range s.lines { // let the reader end
+		}
+	}()
+	done := make(chan struct{})
+	go func() { _ = s.cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+	}
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	<-done
+	_ = os.RemoveAll(s.dir)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// test runs the unit tests and every step's e2e tests, or those of one step,
+// on one cluster.
+func test(ctx context.Context, ws workspace.Workspace, args []string) error {
+	packages := []string{"./..."}
+	if len(args) > 0 {
+		s, err := ws.Step(strings.Join(args, " "))
+		if err != nil {
+			return err
+		}
+		packages = []string{"./" + s.Name + "/..."}
+	}
+	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
+		return err
+	}
+	return withCluster(ctx, ws, func(p cluster.Provider) error {
+		// -p 1: custom resource definitions are cluster-wide, so packages
+		// take turns. -count=1: the cluster is an input that Go cannot see.
+		return gotestsum(ctx, ws, cluster.Environ(ws, p), append([]string{"-p", "1", "-count=1", "-timeout", "30m"}, packages...)...)
+	})
+}
+
+// testUnit runs the tests that need no cluster.
+func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
+		return err
+	}
+	list := exec.CommandContext(ctx, "go", "list", "./internal/...", "./scripts/...")
+	list.Dir, list.Stderr = ws.Root, os.Stderr
+	output, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	packages := slices.DeleteFunc(strings.Fields(string(output)), func(pkg string) bool {
+		return strings.HasSuffix(pkg, "/selftest") // needs a cluster
+	})
+	return gotestsum(ctx, ws, os.Environ(), packages...)
+}
+
+func gotestsum(ctx context.Context, ws workspace.Workspace, env []string, args ...string) error {
+	args = append([]string{"--format", "pkgname", "--format-hide-empty-pkg", "--"}, args...)
+	if err := execute(ctx, ws, env, ws.State("tools", "gotestsum"), args...); err != nil {
+		return fmt.Errorf("the tests did not pass: %w", err)
+	}
+	return nil
+}
+
+// lint checks form: gofmt, go vet, staticcheck, shellcheck and actionlint.
+func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	shellcheck, err := exec.LookPath("shellcheck")
+	if err != nil {
+		return fmt.Errorf("shellcheck is not on PATH: apt-get install shellcheck, or brew install shellcheck")
+	}
+	if err := tools.Build(ctx, ws, os.Stdout, "staticcheck", "actionlint"); err != nil {
+		return err
+	}
+	goFiles, scripts, err := sources(ws)
+	if err != nil {
+		return err
+	}
+	output, err := exec.CommandContext(ctx, "gofmt", append([]string{"-l"}, goFiles...)...).CombinedOutput()
+	if err != nil || len(output) > 0 {
+		return fmt.Errorf("gofmt would change these files; run gofmt -w on them:\n%s", output)
+	}
+	fmt.Println("ok  gofmt")
+	for _, check := range []struct {
+		name    string
+		command []string
+	}{
+		{"go vet", []string{"go", "vet", "./..."}},
+		{"staticcheck", []string{ws.State("tools", "staticcheck"), "./..."}},
+		{"shellcheck", append([]string{shellcheck, "--external-sources", "--source-path=SCRIPTDIR"}, scripts...)},
+		{"actionlint", []string{ws.State("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
+	} {
+		if err := execute(ctx, ws, os.Environ(), check.command[0], check.command[1:]...); err != nil {
+			return fmt.Errorf("%s: %w", check.name, err)
+		}
+		fmt.Println("ok  " + check.name)
+	}
+	return nil
+}
+
+// sources lists the Go files and the bash scripts of the clone.
+func sources(ws workspace.Workspace) (goFiles, scripts []string, err error) {
+	err = filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if d.Name() == ".git" || d.Name() == ".workshop" || d.Name() == "node_modules" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(path) == ".go" {
+			goFiles = append(goFiles, path)
+		} else if isBash(path) {
+			scripts = append(scripts, path)
+		}
+		return nil
+	})
+	return goFiles, scripts, err
+}
+
+func isBash(path string) bool {
+	if filepath.Ext(path) == ".sh" {
+		return true
+	}
+	if filepath.Ext(path) != "" {
+		return false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	line := make([]byte, 32)
+	n, _ := f.Read(line)
+	return strings.HasPrefix(string(line[:n]), "#!/usr/bin/env bash")
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// tour executes every step's README in order.
+func tour(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	steps, err := ws.Steps()
+	if err != nil {
+		return err
+	}
+	return withCluster(ctx, ws, func(p cluster.Provider) error { return runLessons(ctx, ws, p, steps, false) })
+}
+
+// step executes one step's README and leaves the cluster as the lesson leaves it.
+func step(ctx context.Context, ws workspace.Workspace, args []string) error {
+	return oneLesson(ctx, ws, args, false)
+}
+
+// updateREADME executes one step's README and rewrites the outputs that differ.
+func updateREADME(ctx context.Context, ws workspace.Workspace, args []string) error {
+	return oneLesson(ctx, ws, args, true)
+}
+
+func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, update bool) error {
+	s, err := ws.Step(strings.Join(args, " "))
+	if err != nil {
+		return err
+	}
+	p, err := choose(ctx, ws)
+	if err != nil {
+		return err
+	}
+	if _, err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
+		return err
+	}
+	return runLessons(ctx, ws, p, []workspace.Step{s}, update)
+}
+
+func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider, steps []workspace.Step, update bool) error {
+	type row struct {
+		name    string
+		summary readme.Summary
+		took    time.Duration
+		result  string
+	}
+	var rows []row
+	var failed error
+	for i, s := range steps {
+		fmt.Printf("\n\x1b[1m━━━ Step %d of %d: %s — %s\x1b[0m\n", i+1, len(steps), s.Name, s.Title)
+		if failed != nil || ctx.Err() != nil {
+			rows = append(rows, row{name: s.Name, result: "not run"})
+			continue
+		}
+		start := time.Now()
+		summary, err := lesson.Run(ctx, ws, p, s, os.Stdout, update)
+		r := row{name: s.Name, summary: summary, took: time.Since(start), result: "ok"}
+		if err != nil {
+			failed = err
+			r.result = "FAILED"
+			if ctx.Err() != nil {
+				r.result = "interrupted"
+			}
+		}
+		rows = append(rows, r)
+	}
+
+	fmt.Println()
+	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "STEP\tBLOCKS\tCOMMANDS\tBY HAND\tTIME\tRESULT")
+	for _, r := range rows {
+		result := r.result
+		if r.summary.Updated > 0 {
+			result = fmt.Sprintf("%d outputs rewritten", r.summary.Updated)
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%.1fs\t%s\n", r.name, r.summary.Blocks, r.summary.Commands, r.summary.ByHand, r.took.Seconds(), result)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errors.Join(failed, ctx.Err())
+	}
+	return failed
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// verify checks that what belongs together agrees: every go.mod with the code,
+// and the documents with the tree.
+func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	var errs []error
+	modules, err := filepath.Glob(filepath.Join(ws.Root, "scripts", "*", "go.mod"))
+	if err != nil {
+		return err
+	}
+	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod")) {
+		cmd := exec.CommandContext(ctx, "go", "mod", "tidy", "-diff")
+		cmd.Dir = filepath.Dir(mod)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there:\n%s", mod, output))
+		}
+	}
+	errs = append(errs, verifyDocuments(ws))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Println("ok  modules and documents")
+	return nil
+}
+
+// limits are the lengths that the documents promise, in lines.
+var limits = map[string]int{"README.md": 120, "CONTRIBUTING.md": 60}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+
+func verifyDocuments(ws workspace.Workspace) error {
+	var errs []error
+	steps, err := ws.Steps()
+	if err != nil {
+		return err
+	}
+	documents := []string{"README.md", "CONTRIBUTING.md"}
+	for _, s := range steps {
+		documents = append(documents, filepath.Join(s.Name, "README.md"))
+	}
+	for _, name := range documents {
+		data, err := os.ReadFile(filepath.Join(ws.Root, name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		text := string(data)
+		if limit, ok := limits[name]; ok && strings.Count(text, "\n") > limit {
+			errs = append(errs, fmt.Errorf("%s has %d lines, more than %d", name, strings.Count(text, "\n"), limit))
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			target := filepath.Join(ws.Root, filepath.Dir(name), m[1])
+			if _, err := os.Stat(target); err != nil {
+				errs = append(errs, fmt.Errorf("%s links to %s, which is not there", name, m[1]))
+			}
+		}
+	}
+	overview, err := os.ReadFile(filepath.Join(ws.Root, "README.md"))
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, s := range steps {
+		if !strings.Contains(string(overview), "]("+s.Name+"/") {
+			errs = append(errs, fmt.Errorf("README.md does not link to %s/", s.Name))
+		}
+		data, err := os.ReadFile(s.README())
+		if err != nil {
+			return err
+		}
+		doc, err := readme.Parse(data)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.README(), err))
+			continue
+		}
+		if len(doc.Blocks) == 0 {
+			errs = append(errs, fmt.Errorf("%s has no console block: nothing in it is executed", s.README()))
+		}
+		if !strings.Contains(string(data), fmt.Sprintf("make test-step N=%d", s.Number)) {
+			errs = append(errs, fmt.Errorf("%s does not name its tests: make test-step N=%d", s.README(), s.Number))
+		}
+		tests, err := filepath.Glob(filepath.Join(s.Dir, "*_test.go"))
+		if err != nil || len(tests) == 0 {
+			errs = append(errs, fmt.Errorf("%s has no tests", s.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
