@@ -142,7 +142,7 @@ func Environ(ws workspace.Workspace, p Provider) []string {
 	return append(env,
 		"CLUSTER="+p.Name(),
 		"KUBECONFIG="+p.Kubeconfig(),
-		"KUBECACHEDIR="+ws.State("kubectl-cache"),
+		"KUBECACHEDIR="+filepath.Join(filepath.Dir(p.Kubeconfig()), "kubectl-cache"),
 		"PATH="+ws.Bin("")+string(filepath.ListSeparator)+os.Getenv("PATH"),
 	)
 }

@@ -30,6 +30,11 @@ type Finding struct {
 
 // Examine runs every check.
 func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
+	return append(Tools(ctx, ws), disk(ws), memory(), clusterKind(ctx, ws))
+}
+
+// Tools checks for the programs that lessons and tests call.
+func Tools(ctx context.Context, ws workspace.Workspace) []Finding {
 	findings := []Finding{goVersion(ctx, ws)}
 	for _, tool := range []struct{ name, why string }{
 		{"bash", "scripts and lessons run in it"},
@@ -40,7 +45,7 @@ func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
 	} {
 		findings = append(findings, onPath(tool.name, tool.why))
 	}
-	return append(findings, disk(ws), memory(), clusterKind(ctx, ws))
+	return findings
 }
 
 // Report prints the findings and returns an error if one of them is fatal.

@@ -39,6 +39,9 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, updat
 	if err != nil {
 		return err
 	}
+	if err := requireTools(ctx, ws); err != nil {
+		return err
+	}
 	p, err := choose(ctx, ws)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -66,9 +67,21 @@ func choose(ctx context.Context, ws workspace.Workspace) (cluster.Provider, erro
 	return p, nil
 }
 
+// requireTools says what is missing before a lesson stumbles over it.
+func requireTools(ctx context.Context, ws workspace.Workspace) error {
+	var report strings.Builder
+	if err := doctor.Report(&report, doctor.Tools(ctx, ws)); err != nil {
+		return fmt.Errorf("%w\n%s", err, report.String())
+	}
+	return nil
+}
+
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
 func withCluster(ctx context.Context, ws workspace.Workspace, f func(p cluster.Provider) error) (err error) {
+	if err := requireTools(ctx, ws); err != nil {
+		return err
+	}
 	p, err := choose(ctx, ws)
 	if err != nil {
 		return err
