@@ -1,7 +1,8 @@
 # The workshop's commands. Plain `make` lists them.
 #
-#   CLUSTER=kwok|existing   where to run (unset: the best this machine can do)
-#   N=1                     which step
+#   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
+#   K8S_VERSION=1.35             which Kubernetes kind runs
+#   N=1                          which step
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -30,6 +31,7 @@ help:
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
 ##   make shell            a shell with kubectl and KUBECONFIG set
+##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ## For authors
 ##   make test-unit        only the tests that need no cluster
@@ -37,9 +39,11 @@ help:
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules and documents agree with the tree
 ##   make clean            make down, then remove .workshop with its binaries
-## CLUSTER=kwok or existing chooses the cluster (unset: the best this machine can do)
+##   make node-image       a kind node image without a registry (Linux, root)
+## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
+## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell doctor test test-unit lint verify: build
+tour up down status shell logs node-image doctor test test-unit lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/build"
+	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -46,6 +47,9 @@ type Provider interface {
 	// such as the address or what is missing.
 	State(ctx context.Context) (State, string)
 
+	// ExportLogs writes the logs of the cluster's parts below dir.
+	ExportLogs(ctx context.Context, dir string) error
+
 	// binaries names what up needs of build.ControlPlane.
 	binaries() []string
 	up(ctx context.Context, out io.Writer) error
@@ -54,7 +58,7 @@ type Provider interface {
 
 // All returns every provider in the order in which they are documented.
 func All(ws workspace.Workspace) []Provider {
-	return []Provider{&kwok{ws}, &existing{ws}}
+	return []Provider{&kind{ws}, &kwok{ws}, &existing{ws}}
 }
 
 // Select returns the provider named want and why. With want empty that is the
@@ -80,7 +84,11 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (Provider,
 			return p, "it is up", nil
 		}
 	}
-	return &kwok{ws}, "it needs no container engine", nil
+	e, err := engine.Find(ctx)
+	if err != nil {
+		return &kwok{ws}, err.Error(), nil
+	}
+	return &kind{ws}, fmt.Sprintf("%s %s answers", e.Name, e.Version), nil
 }
 
 // Up makes the cluster ready: it starts one, repairs one, or finds that nothing
@@ -99,7 +107,10 @@ func Up(ctx context.Context, ws workspace.Workspace, p Provider, out io.Writer) 
 	if state, _ := p.State(ctx); state == Ready {
 		return false, nil
 	}
-	return true, p.up(ctx, out)
+	if err := p.up(ctx, out); err != nil {
+		return true, err
+	}
+	return true, reportSkew(ctx, ws, p.Kubeconfig(), out)
 }
 
 // Down removes the cluster with everything that Up made. A cluster that is not
@@ -215,4 +226,79 @@ func waitReady(ctx context.Context, kubeconfig string, n int, timeout time.Durat
 		return fmt.Errorf("the cluster is not ready: %w (%w)", missing, err)
 	}
 	return nil
+}
+
+// waitSystemPods waits until every Deployment and DaemonSet of kube-system is up.
+func waitSystemPods(ctx context.Context, kubeconfig string, timeout time.Duration) error {
+	config, err := Config(kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	missing := ""
+	err = wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		pods, err := client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{})
+		if err != nil || len(pods.Items) == 0 {
+			missing = fmt.Sprintf("no pods yet (%v)", err)
+			return false, nil
+		}
+		for _, pod := range pods.Items {
+			if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				missing = fmt.Sprintf("%s is %s", pod.Name, pod.Status.Phase)
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("the system's pods are not ready: %s: %w", missing, err)
+	}
+	return nil
+}
+
+// reportSkew says when the server and this module's client-go are further apart
+// than one minor version, which is what Kubernetes tests; see
+// https://github.com/kubernetes/client-go#compatibility-matrix and
+// https://kubernetes.io/releases/version-skew-policy.
+func reportSkew(ctx context.Context, ws workspace.Workspace, kubeconfig string, out io.Writer) error {
+	config, err := Config(kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	server, err := client.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("asking %s for its version: %w", config.Host, err)
+	}
+	clientGo, err := ws.ModuleVersion("go.mod", "k8s.io/client-go")
+	if err != nil {
+		return err
+	}
+	if note := skew(server.GitVersion, clientGo); note != "" {
+		fmt.Fprintln(out, note)
+	}
+	return nil
+}
+
+// skew compares a server's version, "v1.36.3", with client-go's, "v0.36.3".
+func skew(server, clientGo string) string {
+	var serverMinor, clientMinor int
+	if _, err := fmt.Sscanf(server, "v1.%d", &serverMinor); err != nil {
+		return fmt.Sprintf("Note: the server's version %q is not understood; version skew was not checked", server)
+	}
+	if _, err := fmt.Sscanf(clientGo, "v0.%d", &clientMinor); err != nil {
+		return fmt.Sprintf("Note: client-go's version %q is not understood; version skew was not checked", clientGo)
+	}
+	if d := serverMinor - clientMinor; d < -1 || d > 1 {
+		return fmt.Sprintf("Note: version skew: the server is 1.%d, client-go and kubectl are for 1.%d; more than one minor version apart is not supported", serverMinor, clientMinor)
+	}
+	return ""
 }

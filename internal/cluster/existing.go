@@ -25,6 +25,9 @@ func (e *existing) Kubeconfig() string { return e.ws.State("existing", "kubeconf
 
 func (e *existing) binaries() []string { return nil }
 
+// ExportLogs has nothing to export: the cluster's logs are its owner's.
+func (e *existing) ExportLogs(context.Context, string) error { return nil }
+
 func (e *existing) State(ctx context.Context) (State, string) {
 	have, err := os.ReadFile(e.Kubeconfig())
 	if errors.Is(err, os.ErrNotExist) {

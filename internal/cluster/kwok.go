@@ -162,6 +162,10 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 	return os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644)
 }
 
+func (k *kwok) ExportLogs(_ context.Context, dir string) error {
+	return os.CopyFS(dir, os.DirFS(k.clusterDir("logs")))
+}
+
 func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, k.ws.Bin("kwokctl"), append([]string{"--name", k.ws.ID()}, args...)...)

@@ -15,22 +15,25 @@ import (
 	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
+	"github.com/k8s-go/workshop/internal/nodeimage"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args []string) error{
-	"up":        up,
-	"down":      down,
-	"status":    status,
-	"shell":     shell,
-	"doctor":    examine,
-	"tour":      tour,
-	"step":      step,
-	"readme":    updateREADME,
-	"test":      test,
-	"test-unit": testUnit,
-	"lint":      lint,
-	"verify":    verify,
+	"up":         up,
+	"down":       down,
+	"status":     status,
+	"shell":      shell,
+	"doctor":     examine,
+	"tour":       tour,
+	"step":       step,
+	"readme":     updateREADME,
+	"logs":       logs,
+	"node-image": nodeImage,
+	"test":       test,
+	"test-unit":  testUnit,
+	"lint":       lint,
+	"verify":     verify,
 }
 
 func main() {
@@ -95,7 +98,42 @@ func withCluster(ctx context.Context, ws workspace.Workspace, f func(p cluster.P
 			err = errors.Join(err, cluster.Down(context.WithoutCancel(ctx), ws, p, os.Stdout))
 		}()
 	}
-	return f(p)
+	err = f(p)
+	if err != nil && ctx.Err() == nil && before == cluster.Absent {
+		// They would go with the cluster.
+		err = errors.Join(err, exportLogs(ctx, ws, p))
+	}
+	return err
+}
+
+func exportLogs(ctx context.Context, ws workspace.Workspace, p cluster.Provider) error {
+	dir := ws.State("logs", p.Name())
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := p.ExportLogs(ctx, dir); err != nil {
+		return fmt.Errorf("exporting the cluster's logs: %w", err)
+	}
+	fmt.Printf("The cluster's logs are in %s\n", dir)
+	return nil
+}
+
+func logs(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	p, err := choose(ctx, ws)
+	if err != nil {
+		return err
+	}
+	if state, detail := p.State(ctx); state == cluster.Absent {
+		return fmt.Errorf("there is no %s cluster to take logs from (%s)", p.Name(), detail)
+	}
+	return exportLogs(ctx, ws, p)
+}
+
+func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return nodeimage.Build(ctx, ws, os.Stdout)
 }
 
 func up(ctx context.Context, ws workspace.Workspace, _ []string) error {

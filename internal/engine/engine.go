@@ -1,0 +1,86 @@
+// Package engine finds the container engine that kind can use.
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// An Engine is a container engine whose command line is that of docker.
+type Engine struct {
+	Name    string // docker, podman or nerdctl
+	Version string
+}
+
+// names are the engines that kind supports, in its order of preference.
+var names = []string{"docker", "podman", "nerdctl"}
+
+// Find returns the first engine that answers. The error says for each that is
+// installed why it does not.
+func Find(ctx context.Context) (Engine, error) {
+	var reasons []string
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			continue
+		}
+		version, err := ask(ctx, name)
+		if err == nil {
+			return Engine{Name: name, Version: version}, nil
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
+	}
+	if len(reasons) == 0 {
+		return Engine{}, errors.New("no container engine is installed: install Docker (https://docs.docker.com/engine/install), or use CLUSTER=kwok, which needs none")
+	}
+	return Engine{}, fmt.Errorf("no container engine answers (%s)", strings.Join(reasons, "; "))
+}
+
+func ask(ctx context.Context, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	format := "{{.Server.Version}}"
+	if name == "podman" {
+		format = "{{.Client.Version}}" // it has no server
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, "version", "--format", format)
+	cmd.Stderr = &stderr
+	cmd.WaitDelay = time.Second
+	output, err := cmd.Output()
+	if ctx.Err() != nil {
+		return "", errors.New("no answer within five seconds")
+	}
+	if err != nil {
+		return "", errors.New(explain(stderr.String()))
+	}
+	return strings.TrimSpace(string(output)), nil
+}
+
+// explain turns what the command line says into what to do.
+func explain(stderr string) string {
+	switch {
+	case strings.Contains(stderr, "permission denied"):
+		return "you have no rights on its socket: join the group docker (sudo usermod -aG docker $USER, then log in again), or use CLUSTER=kwok"
+	case strings.Contains(stderr, "Cannot connect"):
+		return "it is installed but not running: start it, or use CLUSTER=kwok"
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(stderr), "\n")
+	return line
+}
+
+// Run runs a command of the engine. The error holds what it printed.
+func (e Engine) Run(ctx context.Context, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, e.Name, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", e.Name, args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
