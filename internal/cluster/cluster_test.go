@@ -172,3 +172,43 @@ func TestEnviron(t *testing.T) {
 		t.Errorf("KUBECACHEDIR = %v is outside the clone", got)
 	}
 }
+
+func TestSkew(t *testing.T) {
+	for _, tc := range []struct {
+		server, clientGo string
+		note             bool
+	}{
+		{"v1.36.3", "v0.36.3", false},
+		{"v1.35.8", "v0.36.3", false},
+		{"v1.37.0", "v0.36.3", false},
+		{"v1.34.11+k3s1", "v0.36.3", true},
+		{"v1.38.0-alpha.1", "v0.36.3", true},
+		{"unknown", "v0.36.3", true},
+	} {
+		if note := skew(tc.server, tc.clientGo); (note != "") != tc.note {
+			t.Errorf("skew(%s, %s) = %q", tc.server, tc.clientGo, note)
+		}
+	}
+}
+
+// A pin names the minor version that chooses it, and carries its digest.
+func TestNodeImagesArePinned(t *testing.T) {
+	for minor, image := range nodeImages {
+		if !strings.HasPrefix(image, "kindest/node:v"+minor+".") || !strings.Contains(image, "@sha256:") {
+			t.Errorf("K8S_VERSION=%s is pinned to %s", minor, image)
+		}
+	}
+}
+
+func TestKindFailureIsShort(t *testing.T) {
+	ws := clone(t)
+	t.Setenv("PATH", t.TempDir()) // no container engine
+	k := &kind{ws}
+	err := k.explain(context.Background(), "create cluster", os.ErrDeadlineExceeded, bytes.Repeat([]byte("noise\n"), 10_000))
+	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "the container engine went away") {
+		t.Errorf("error = %.600v", err)
+	}
+	if log, err := os.ReadFile(ws.State("logs", "kind.log")); err != nil || len(log) != 60_000 {
+		t.Errorf("kind's output was not kept: %d bytes, %v", len(log), err)
+	}
+}

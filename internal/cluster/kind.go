@@ -255,9 +255,28 @@ func (k *kind) kind(ctx context.Context, e engine.Engine, args ...string) error 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("kind %s: %w\n%s", strings.Join(args[:2], " "), err, lastLines(output.String(), 25))
+		return k.explain(ctx, strings.Join(args[:2], " "), err, output.Bytes())
 	}
 	return nil
+}
+
+// explain makes an error of what kind printed, which can be thousands of lines:
+// all of them go into a file, and its own error message stays.
+func (k *kind) explain(ctx context.Context, command string, err error, output []byte) error {
+	file := k.ws.State("logs", "kind.log")
+	if writeErr := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, output, 0o644)); writeErr != nil {
+		return errors.Join(err, writeErr)
+	}
+	if _, engineErr := engine.Find(ctx); engineErr != nil {
+		return fmt.Errorf("kind %s: the container engine went away meanwhile: %w", command, engineErr)
+	}
+	message := "no message"
+	for line := range strings.Lines(string(output)) {
+		if m, ok := strings.CutPrefix(line, "ERROR: "); ok {
+			message = strings.TrimSpace(m)
+		}
+	}
+	return fmt.Errorf("kind %s: %s (%w); all that it printed is in %s", command, message, err, file)
 }
 
 func (k *kind) down(ctx context.Context, out io.Writer) error {
