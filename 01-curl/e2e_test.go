@@ -30,7 +30,7 @@ func TestREADME(t *testing.T) { testenv.README(t) }
 // test unless it succeeds.
 func run(t *testing.T, e *testenv.Env, script string, args ...string) testenv.Result {
 	t.Helper()
-	r := e.Run(testenv.Command{Path: "01-curl/" + script, Args: args, Env: []string{"NAMESPACE=" + e.Namespace}})
+	r := e.Run(testenv.Command{Path: "01-curl/" + script, Args: args, Env: []string{"NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
 		t.Fatalf("%s: exit code %d\n%s%s", script, r.ExitCode, r.Stdout, r.Stderr)
 	}
@@ -288,7 +288,7 @@ func TestCounterNeedsResourceVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := e.Run(testenv.Command{Path: filepath.Join(dir, "counter.sh"), Args: []string{"8", "10"}, Env: []string{"NAMESPACE=" + e.Namespace}})
+	r := e.Run(testenv.Command{Path: filepath.Join(dir, "counter.sh"), Args: []string{"8", "10"}, Env: []string{"NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
 		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
 	}

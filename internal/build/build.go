@@ -56,9 +56,6 @@ func (s Set) Build(ctx context.Context, ws workspace.Workspace, out io.Writer, n
 	if _, err := exec.LookPath("go"); err != nil {
 		return errors.New("go is not on PATH: install Go (https://go.dev/dl) and try again")
 	}
-	if err := diskspace.Require(ws.Root, s.NeedsFree, "building "+s.Module); err != nil {
-		return err
-	}
 	stamp, err := s.Stamp(ws)
 	if err != nil {
 		return err
@@ -69,6 +66,9 @@ func (s Set) Build(ctx context.Context, ws workspace.Workspace, out io.Writer, n
 	}
 	dir := ws.State(s.Out)
 	if err := os.MkdirAll(filepath.Join(dir, ".stamps"), 0o755); err != nil {
+		return err
+	}
+	if err := diskspace.Require(dir, s.NeedsFree, "building "+s.Module); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "Building %d binaries from Go modules into %s (once; minutes on a machine that never built them)\n", len(stale), dir)

@@ -91,7 +91,7 @@ func (k *kind) up(ctx context.Context, out io.Writer) error {
 	if e.Name != "docker" {
 		fmt.Fprintf(out, "The container engine is %s %s: kind supports it, but this workshop is tested with docker only\n", e.Name, e.Version)
 	}
-	if err := diskspace.Require(k.ws.Root, 3<<30, "a kind cluster"); err != nil {
+	if err := diskspace.Require(k.ws.State(), 3<<30, "a kind cluster"); err != nil {
 		return err
 	}
 	if _, detail := k.State(ctx); detail != "no cluster" {

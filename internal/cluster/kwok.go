@@ -79,7 +79,7 @@ func (k *kwok) State(ctx context.Context) (State, string) {
 }
 
 func (k *kwok) up(ctx context.Context, out io.Writer) error {
-	if err := diskspace.Require(k.ws.Root, 512<<20, "a cluster"); err != nil {
+	if err := diskspace.Require(k.ws.State(), 512<<20, "a cluster"); err != nil {
 		return err
 	}
 	stamp, err := build.ControlPlane.Stamp(k.ws)

@@ -80,7 +80,7 @@ func Build(ctx context.Context, ws workspace.Workspace, out io.Writer) error {
 	if err := Possible(e); err != nil {
 		return err
 	}
-	if err := diskspace.Require(ws.Root, 4<<30, "a node image"); err != nil {
+	if err := diskspace.Require(ws.State(), 4<<30, "a node image"); err != nil {
 		return err
 	}
 	if err := build.ControlPlane.Build(ctx, ws, out, fromControlPlane...); err != nil {
