@@ -169,6 +169,15 @@ func Config(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
+// Client returns a clientset made from Config.
+func Client(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := Config(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
 // healthy asks the API server whether it is ready, for at most two seconds.
 func healthy(ctx context.Context, kubeconfig string) error {
 	config, err := Config(kubeconfig)
@@ -180,7 +189,7 @@ func healthy(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	if err := client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+	if err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
 		return fmt.Errorf("%s does not answer: %w", config.Host, err)
 	}
 	return nil
@@ -189,11 +198,7 @@ func healthy(ctx context.Context, kubeconfig string) error {
 // waitReady waits until n nodes are Ready and the default namespace has its
 // service account, without which no pod can be created.
 func waitReady(ctx context.Context, kubeconfig string, n int, timeout time.Duration) error {
-	config, err := Config(kubeconfig)
-	if err != nil {
-		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := Client(kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -230,11 +235,7 @@ func waitReady(ctx context.Context, kubeconfig string, n int, timeout time.Durat
 
 // waitSystemPods waits until every Deployment and DaemonSet of kube-system is up.
 func waitSystemPods(ctx context.Context, kubeconfig string, timeout time.Duration) error {
-	config, err := Config(kubeconfig)
-	if err != nil {
-		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := Client(kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -266,17 +267,13 @@ func waitSystemPods(ctx context.Context, kubeconfig string, timeout time.Duratio
 // https://github.com/kubernetes/client-go#compatibility-matrix and
 // https://kubernetes.io/releases/version-skew-policy.
 func reportSkew(ctx context.Context, ws workspace.Workspace, kubeconfig string, out io.Writer) error {
-	config, err := Config(kubeconfig)
+	client, err := Client(kubeconfig)
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	server, err := client.Discovery().ServerVersion()
 	if err != nil {
-		return err
-	}
-	server, err := client.ServerVersion()
-	if err != nil {
-		return fmt.Errorf("asking %s for its version: %w", config.Host, err)
+		return fmt.Errorf("asking the server for its version: %w", err)
 	}
 	clientGo, err := ws.ModuleVersion("go.mod", "k8s.io/client-go")
 	if err != nil {

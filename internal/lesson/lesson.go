@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/readme"
@@ -39,11 +38,7 @@ func Run(ctx context.Context, ws workspace.Workspace, p cluster.Provider, s work
 }
 
 func removeNamespace(ctx context.Context, p cluster.Provider, name string) error {
-	config, err := cluster.Config(p.Kubeconfig())
-	if err != nil {
-		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := cluster.Client(p.Kubeconfig())
 	if err != nil {
 		return err
 	}
