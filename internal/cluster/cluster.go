@@ -178,13 +178,14 @@ func Client(kubeconfig string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// healthy asks the API server whether it is ready, for at most two seconds.
+// healthy asks the API server whether it is ready. It is patient: a server that
+// is only slow, on a busy machine, must not be taken for one that has died.
 func healthy(ctx context.Context, kubeconfig string) error {
 	config, err := Config(kubeconfig)
 	if err != nil {
 		return err
 	}
-	config.Timeout = 2 * time.Second
+	config.Timeout = 10 * time.Second
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
