@@ -73,7 +73,7 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("no pods: %w", err)
 		}
 	}
-	fmt.Printf("%d nodes, %d pods\n", len(nodes.Items), len(pods.Items))
+	fmt.Printf("nodes: %d, pods: %d\n", len(nodes.Items), len(pods.Items))
 	return nil
 }
 

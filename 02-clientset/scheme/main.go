@@ -14,11 +14,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -122,7 +120,7 @@ func convert(ctx context.Context, client kubernetes.Interface, namespace string)
 			TargetCPUUtilizationPercentage: new(int32(80)),
 		},
 	}
-	_, err := scheme.Scheme.ConvertToVersion(v1, schema.GroupVersion(autoscalingv2.SchemeGroupVersion))
+	_, err := scheme.Scheme.ConvertToVersion(v1, autoscalingv2.SchemeGroupVersion)
 	fmt.Printf("converted here: %t\n", err == nil)
 	if _, err := client.AutoscalingV1().HorizontalPodAutoscalers(namespace).Create(ctx, v1, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the v1 autoscaler: %w", err)
@@ -138,5 +136,3 @@ func convert(ctx context.Context, client kubernetes.Interface, namespace string)
 	}
 	return nil
 }
-
-var _ = corev1.ResourceCPU
