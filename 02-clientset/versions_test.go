@@ -67,7 +67,7 @@ func TestMinorsFindsAMix(t *testing.T) {
 		{"same", "require (\nk8s.io/api v0.36.3\nk8s.io/client-go v0.36.1\nk8s.io/utils v0.0.0-20260210185600-b8788abfbbc2\n)", "v0.36"},
 		{"mix", "require (\nk8s.io/api v0.36.3\nk8s.io/client-go v0.35.9\n)", "v0.35 v0.36"},
 		{"mix by replace", "require (\nk8s.io/api v0.36.3\nk8s.io/client-go v0.36.3\n)\nreplace k8s.io/api => k8s.io/api v0.34.1", "v0.34 v0.36"},
-		// As it was until 2019: two numbers for one release, and no way to see it.
+		// A mix of 2019 that go.mod files still have: these two are of different releases.
 		{"incompatible", "require (\nk8s.io/api v0.17.0\nk8s.io/client-go v11.0.0+incompatible\n)", "v0.17 v11.0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
