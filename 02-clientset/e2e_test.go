@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -615,6 +616,11 @@ func TestDynamic(t *testing.T) {
 	}
 	if diff := cmp.Diff(before.Spec, pod.Spec); diff != "" {
 		t.Errorf("the pod's spec has changed:\n%s", diff)
+	}
+	// What folder patch says of strategic merge: it needs a Go type on the server.
+	_, err = snacks.Patch(e.Context(), "chips", types.StrategicMergePatchType, []byte(`{"spec":{"size":4}}`), metav1.PatchOptions{})
+	if !apierrors.IsUnsupportedMediaType(err) {
+		t.Errorf("a strategic merge patch of a custom resource: %v, want 415", err)
 	}
 	for _, tc := range []struct{ want, arg string }{
 		{"want one argument", "pods"},

@@ -13,7 +13,7 @@ import (
 
 // ownVersions are the modules of k8s.io that are not published from the
 // kubernetes repository and so do not carry its version.
-var ownVersions = []string{"k8s.io/klog/v2", "k8s.io/kube-openapi", "k8s.io/utils"}
+var ownVersions = []string{"k8s.io/gengo/v2", "k8s.io/klog/v2", "k8s.io/kube-openapi", "k8s.io/utils"}
 
 // minors returns which minor versions a go.mod asks for, each with its modules.
 // For client-go v0.36.3 belongs to Kubernetes 1.36, as do all its siblings.
