@@ -1,0 +1,140 @@
+// Command conflict shows what to do about a 409: read again, change again,
+// write again. First with one provoked conflict, then with many writers that
+// count on one object and lose no update.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conflict:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
+	kubeContext := flag.String("context", "", "context in it (default: the current one)")
+	namespace := flag.String("namespace", "workshop-02", "where to work")
+	writers := flag.Int("writers", 8, "how many count at the same time")
+	rounds := flag.Int("rounds", 10, "how often each of them adds one")
+	flag.Parse()
+
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = *kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: *kubeContext}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
+	}
+	config.QPS = -1 // the writers should meet, not wait; see folder rate-limit
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	_, err = configMaps.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "conflict"},
+		Data:       map[string]string{"count": "0"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating the ConfigMap: %w", err)
+	}
+	if err := oneConflict(ctx, configMaps); err != nil {
+		return fmt.Errorf("updating against one other writer: %w", err)
+	}
+	return count(ctx, configMaps, *writers, *rounds)
+}
+
+func oneConflict(ctx context.Context, configMaps corev1client.ConfigMapInterface) error {
+	attempt := 0
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		attempt++
+		// The read belongs inside: retrying with the same object can only fail again.
+		cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if attempt == 1 {
+			// Somebody else is faster than we are.
+			if _, err := configMaps.Patch(ctx, cm.Name, types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{}); err != nil {
+				return err
+			}
+		}
+		cm.Data["ours"] = "kept"
+		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
+		fmt.Printf("attempt %d: conflict=%t\n", attempt, apierrors.IsConflict(err))
+		return err
+	})
+}
+
+func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writers, rounds int) error {
+	// retry.DefaultRetry gives up after five attempts; among many writers that
+	// is soon reached. Random pauses keep them from meeting again and again.
+	backoff := wait.Backoff{Steps: 1000, Duration: 5 * time.Millisecond, Factor: 1, Jitter: 5}
+	var conflicts atomic.Int64
+	addOne := func() error {
+		cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		n, err := strconv.Atoi(cm.Data["count"])
+		if err != nil {
+			return err
+		}
+		cm.Data["count"] = strconv.Itoa(n + 1)
+		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) {
+			conflicts.Add(1)
+		}
+		return err
+	}
+
+	failed := make([]error, writers)
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			for range rounds {
+				if err := retry.RetryOnConflict(backoff, addOne); err != nil {
+					failed[i] = fmt.Errorf("writer %d: %w", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the count: %w", err)
+	}
+	fmt.Printf("%d writers, %d rounds: count %s after %d conflicts\n", writers, rounds, cm.Data["count"], conflicts.Load())
+	return nil
+}

@@ -1,0 +1,827 @@
+package clientset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/k8s-go/workshop/02-clientset/fake"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// pauseImage is the one image that a node of a kind cluster has without pulling.
+const pauseImage = "registry.k8s.io/pause:3.10.2"
+
+var (
+	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	autoscalers = schema.GroupVersionResource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"}
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
+
+// run runs one of the step's programs in the test's namespace and fails the
+// test unless it succeeds.
+func run(t *testing.T, e *testenv.Env, program string, args ...string) testenv.Result {
+	t.Helper()
+	args = append([]string{"-namespace", e.Namespace}, args...)
+	r := e.Run(testenv.Command{Path: e.Program("./02-clientset/" + program), Args: args})
+	if r.ExitCode != 0 {
+		t.Fatalf("%s: exit code %d\n%s%s", program, r.ExitCode, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+// wantOutput fails the test unless the program has printed these lines.
+func wantOutput(t *testing.T, r testenv.Result, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(r.Stdout, "\n"), "\n")); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// history remembers the present version of a resource in the test's namespace.
+// The function it returns replays what has happened since, up to and including
+// the first event that last accepts.
+func history(t *testing.T, e *testenv.Env, resource schema.GroupVersionResource) func(last func(apiwatch.Event) bool) []apiwatch.Event {
+	t.Helper()
+	client := e.Dynamic.Resource(resource).Namespace(e.Namespace)
+	list, err := client.List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(last func(apiwatch.Event) bool) []apiwatch.Event {
+		t.Helper()
+		w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: new(int64(20))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		var events []apiwatch.Event
+		for event := range w.ResultChan() {
+			events = append(events, event)
+			if last(event) {
+				return events
+			}
+		}
+		t.Fatalf("not the expected end of these events of %s: %v", resource.Resource, names(events))
+		return nil
+	}
+}
+
+func names(events []apiwatch.Event) []string {
+	var lines []string
+	for _, event := range events {
+		if o, ok := event.Object.(*unstructured.Unstructured); ok {
+			lines = append(lines, fmt.Sprintf("%s %s", event.Type, o.GetName()))
+		}
+	}
+	return lines
+}
+
+// deleted accepts the deletion of an object.
+func deleted(name string) func(apiwatch.Event) bool {
+	return func(event apiwatch.Event) bool {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		return ok && event.Type == apiwatch.Deleted && o.GetName() == name
+	}
+}
+
+func configMap(t *testing.T, e *testenv.Env, name string) *corev1.ConfigMap {
+	t.Helper()
+	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.ShowOnFailure(cm)
+	return cm
+}
+
+// createPod makes a pod; one that is gated is never given to a node.
+func createPod(t *testing.T, e *testenv.Env, name string, gated bool) {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: pauseImage, ImagePullPolicy: corev1.PullIfNotPresent}}},
+	}
+	if gated {
+		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "k8s-go.openshift.org/never"}}
+	}
+	e.Eventually(20*time.Second, func(ctx context.Context) error { // until the namespace has its service account
+		_, err := e.Client.CoreV1().Pods(e.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func TestNodes(t *testing.T) {
+	e := testenv.New(t)
+	createPod(t, e, "web", false)
+	createPod(t, e, "db", false)
+	createPod(t, e, "gated", true)
+	on := map[string]string{}
+	e.Eventually(30*time.Second, func(ctx context.Context) error {
+		for _, name := range []string{"web", "db"} {
+			pod, err := e.Client.CoreV1().Pods(e.Namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if pod.Spec.NodeName == "" {
+				return fmt.Errorf("pod %s is on no node yet", name)
+			}
+			on[name] = pod.Spec.NodeName
+		}
+		return nil
+	})
+	nodes, err := e.Client.CoreV1().Nodes().List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, node := range nodes.Items {
+		lines = append(lines, fmt.Sprintf("node %s ready=true kubelet=%s", node.Name, node.Status.NodeInfo.KubeletVersion))
+	}
+	pod := func(name string) string { return fmt.Sprintf("pod %s/%s on %s", e.Namespace, name, on[name]) }
+	wantOutput(t, run(t, e, "nodes"), append(slices.Clone(lines), pod("db"), pod("web"), fmt.Sprintf("nodes: %d, pods: 2", len(nodes.Items)))...)
+	wantOutput(t, run(t, e, "nodes", "-selector", "app in (web,gated)"), append(slices.Clone(lines), pod("web"), fmt.Sprintf("nodes: %d, pods: 1", len(nodes.Items)))...)
+}
+
+func TestKubeconfig(t *testing.T) {
+	e := testenv.New(t)
+	k := writeKubeconfig(t, e)
+	program := e.Program("./02-clientset/kubeconfig")
+	user := "user: system:serviceaccount:" + e.Namespace + ":nobody"
+	server := "server: " + e.Config.Host
+	contexts := []string{"context: (in use) nobody", "context:          server-down"}
+	noService := []string{"KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT="}
+	home := t.TempDir()
+	if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(k.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".kube", "config"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A file that only chooses another context: KUBECONFIG merges, the first one wins.
+	chooser := filepath.Join(t.TempDir(), "chooser")
+	if err := os.WriteFile(chooser, []byte("apiVersion: v1\nkind: Config\ncurrent-context: nobody\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		env    []string
+		source string
+	}{
+		{"flag", []string{"-kubeconfig", k.path, "-context", "nobody"}, []string{"KUBECONFIG=/nowhere"}, "source: -kubeconfig"},
+		{"KUBECONFIG", []string{"-context", "nobody"}, []string{"KUBECONFIG=" + k.path}, "source: KUBECONFIG"},
+		{"KUBECONFIG with two files", nil, []string{"KUBECONFIG=" + chooser + ":" + k.path}, "source: KUBECONFIG"},
+		{"home", []string{"-context", "nobody"}, []string{"KUBECONFIG=", "HOME=" + home}, "source: home directory"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := e.Run(testenv.Command{Path: program, Args: tc.args, Env: append(noService, tc.env...)})
+			if r.ExitCode != 0 {
+				t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
+			}
+			wantOutput(t, r, append(append([]string{tc.source}, contexts...), server, "credentials: token", user)...)
+			if strings.Contains(r.Stdout+r.Stderr, k.token[:20]) {
+				t.Error("the token is printed")
+			}
+		})
+	}
+	for _, tc := range []struct {
+		name string
+		env  []string
+		want string
+	}{
+		{"not in a pod", noService, "not in a pod: unable to load in-cluster configuration"},
+		// Here a pod would go on: with the token that it finds mounted.
+		{"in a cluster without a token", []string{"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}, "/var/run/secrets/kubernetes.io/serviceaccount/token: no such file"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := e.Run(testenv.Command{Path: program, Env: append(tc.env, "KUBECONFIG=", "HOME="+t.TempDir())})
+			if r.ExitCode != 1 || r.Stdout != "source: in-cluster\n" || !strings.Contains(r.Stderr, tc.want) {
+				t.Errorf("exit code %d, want 1 and %q in\n%s%s", r.ExitCode, tc.want, r.Stdout, r.Stderr)
+			}
+		})
+	}
+}
+
+func TestCRUD(t *testing.T) {
+	e := testenv.New(t)
+	replay := history(t, e, deployments)
+	wantOutput(t, run(t, e, "crud"),
+		"created crud-a: generation 1, replicas 2, strategy RollingUpdate",
+		"created crud-b: generation 1, replicas 2, strategy RollingUpdate",
+		"updated crud-a: generation 2",
+		"scaled crud-a: replicas 3",
+		"listed crud-a: replicas 3",
+		"listed crud-b: replicas 2",
+		"deleted")
+	// The objects are gone; the server still knows what became of them.
+	var got []string
+	for _, event := range replay(deleted("crud-a")) {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		if !ok || o.GetName() != "crud-a" {
+			continue
+		}
+		replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		release, _, _ := unstructured.NestedString(o.Object, "spec", "template", "metadata", "labels", "release")
+		line := fmt.Sprintf("%s generation=%d replicas=%d release=%s", event.Type, o.GetGeneration(), replicas, release)
+		if event.Type == apiwatch.Modified && slices.Contains(got, line) || o.GetDeletionTimestamp() != nil && event.Type == apiwatch.Modified {
+			continue // its controller has written the status
+		}
+		if event.Type == apiwatch.Modified && o.GetGeneration() == 1 {
+			continue
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"ADDED generation=1 replicas=2 release=",
+		"MODIFIED generation=2 replicas=2 release=2",
+		"MODIFIED generation=3 replicas=3 release=2",
+		"DELETED generation=4 replicas=3 release=2",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what happened to crud-a (-want +got):\n%s", diff)
+	}
+	e.Eventually(30*time.Second, func(ctx context.Context) error {
+		list, err := e.Client.AppsV1().Deployments(e.Namespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%d Deployments are left", len(list.Items))
+		}
+		return err
+	})
+}
+
+func TestErrors(t *testing.T) {
+	e := testenv.New(t)
+	r := run(t, e, "errors")
+	want := []string{
+		`^404 NotFound: configmaps "missing" not found$`,
+		`^409 AlreadyExists: configmaps "errors" already exists$`,
+		`^409 Conflict: Operation cannot be fulfilled on configmaps "errors"`,
+		`^422 Invalid: ConfigMap "Not_A_Name" is invalid: metadata.name`,
+		`^400 BadRequest: `,
+		`^403 Forbidden: configmaps is forbidden: User "system:serviceaccount:` + e.Namespace,
+		`^401 Unauthorized: `,
+		`^405 MethodNotSupported: `,
+		`^406 NotAcceptable: `,
+		`^415 UnsupportedMediaType: `,
+		`^413 RequestEntityTooLarge: `,
+		`^429 TooManyRequests: `,
+		`^503 ServiceUnavailable: `,
+		`^504 Timeout: `,
+		`^no status: refused=true, reason=""$`,
+	}
+	got := strings.Split(strings.TrimSpace(r.Stdout), "\n")
+	if len(got) != len(want) {
+		t.Fatalf("%d lines, want %d:\n%s", len(got), len(want), r.Stdout)
+	}
+	for i := range want {
+		if !regexp.MustCompile(want[i]).MatchString(got[i]) {
+			t.Errorf("line %d is %q, want %s", i+1, got[i], want[i])
+		}
+	}
+	// What was refused has changed nothing.
+	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 {
+		t.Errorf("%d ConfigMaps, want the one that could be created", len(list.Items))
+	}
+	if diff := cmp.Diff(map[string]string{"a": "1"}, configMap(t, e, "errors").Data); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+	pod, err := e.Client.CoreV1().Pods(e.Namespace).Get(e.Context(), "errors", metav1.GetOptions{})
+	if err != nil || pod.DeletionTimestamp != nil {
+		t.Errorf("the guarded pod was evicted (%v)", err)
+	}
+}
+
+func TestConflict(t *testing.T) {
+	e := testenv.New(t)
+	r := run(t, e, "conflict", "-writers", "8", "-rounds", "15")
+	m := regexp.MustCompile(`^attempt 1: conflict=true\nattempt 2: conflict=false\n8 writers, 15 rounds: count 120 after (\d+) conflicts\n$`).FindStringSubmatch(r.Stdout)
+	if m == nil {
+		t.Fatalf("want one conflict, then a count:\n%s", r.Stdout)
+	}
+	if m[1] == "0" {
+		t.Error("the writers never met: this run has proved nothing")
+	}
+	want := map[string]string{"ours": "kept", "theirs": "kept", "count": "120"}
+	if diff := cmp.Diff(want, configMap(t, e, "conflict").Data); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+}
+
+// Without the resourceVersion the same program must lose updates; if it did
+// not, TestConflict would prove nothing.
+func TestConflictNeedsResourceVersion(t *testing.T) {
+	e := testenv.New(t)
+	broken := breakProgram(t, e, "conflict", `cm.Data["count"] = strconv`, `cm.ResourceVersion = ""; cm.Data["count"] = strconv`)
+	r := e.Run(testenv.Command{Path: broken, Args: []string{"-namespace", e.Namespace, "-writers", "8", "-rounds", "15"}})
+	if r.ExitCode != 0 || !strings.Contains(r.Stdout, "after 0 conflicts") {
+		t.Errorf("exit code %d; nobody should notice anything\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+	if got := configMap(t, e, "conflict").Data["count"]; got == "120" {
+		t.Error("no update was lost without resourceVersion")
+	}
+}
+
+// breakProgram builds a program with one piece of its text replaced and
+// returns the binary.
+func breakProgram(t *testing.T, e *testenv.Env, program, before, after string) string {
+	t.Helper()
+	source, err := filepath.Abs(filepath.Join(program, "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(text), before) != 1 {
+		t.Fatalf("%s has changed: this test no longer knows how to break it", source)
+	}
+	dir := t.TempDir()
+	changed, overlay, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, program)
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), before, after, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {source: changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(e.Context(), "go", "build", "-overlay", overlay, "-o", binary, "./"+program).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, output)
+	}
+	return binary
+}
+
+func TestPatch(t *testing.T) {
+	e := testenv.New(t)
+	run(t, e, "patch")
+	both, onlyA := map[string]string{"a": "1", "b": "1"}, map[string]string{"a": "1"}
+	for _, tc := range []struct {
+		name        string
+		containers  map[string]string
+		annotations map[string]string
+	}{
+		{"json", map[string]string{"web": "example/web:1", "log": "example/log:2"}, onlyA},
+		{"merge", map[string]string{"web": "example/web:2"}, onlyA},
+		{"strategic", map[string]string{"web": "example/web:2", "new": "example/new:1"}, onlyA},
+		{"apply", map[string]string{"web": "example/web:2", "log": "example/log:1"}, both},
+	} {
+		d, err := e.Client.AppsV1().Deployments(e.Namespace).Get(e.Context(), "patch-"+tc.name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.containers, images(d)); diff != "" {
+			t.Errorf("%s: containers (-want +got):\n%s", tc.name, diff)
+		}
+		if diff := cmp.Diff(tc.annotations, d.Annotations); diff != "" {
+			t.Errorf("%s: annotations (-want +got):\n%s", tc.name, diff)
+		}
+		applied := slices.ContainsFunc(d.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
+			return f.Manager == "patch" && f.Operation == metav1.ManagedFieldsOperationApply
+		})
+		if applied != (tc.name == "apply") {
+			t.Errorf("%s: applied by the manager patch: %t", tc.name, applied)
+		}
+	}
+}
+
+func images(d *appsv1.Deployment) map[string]string {
+	got := map[string]string{}
+	for _, c := range d.Spec.Template.Spec.Containers {
+		got[c.Name] = c.Image
+	}
+	return got
+}
+
+func TestApply(t *testing.T) {
+	e := testenv.New(t)
+	replay := history(t, e, configMaps)
+	wantOutput(t, run(t, e, "apply"),
+		"anna applies:            color=blue (anna), size=L (anna)",
+		"bert agrees on a size:   color=blue (anna), size=L (anna, bert)",
+		`409 for bert:            .data.color: conflict with "anna"`,
+		"bert forces red:         color=red (bert), size=L (anna, bert)",
+		"bert gives up the size:  color=red (bert), size=L (anna)",
+		"bert gives up the color: size=L (anna)")
+
+	// Who owned what, step by step, as the server has stored it.
+	owners := func(o *unstructured.Unstructured, key string) string {
+		var managers []string
+		for _, f := range o.GetManagedFields() {
+			if strings.Contains(f.FieldsV1.GetRawString(), `"f:`+key+`"`) {
+				managers = append(managers, f.Manager)
+			}
+		}
+		slices.Sort(managers)
+		return strings.Join(managers, "+")
+	}
+	var got []string
+	replay(func(event apiwatch.Event) bool {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		if !ok || o.GetName() != "apply" {
+			return false
+		}
+		data, _, _ := unstructured.NestedStringMap(o.Object, "data")
+		got = append(got, fmt.Sprintf("color=%s %s size=%s %s", data["color"], owners(o, "color"), data["size"], owners(o, "size")))
+		return data["color"] == ""
+	})
+	want := []string{
+		"color=blue anna size=L anna",
+		"color=blue anna size=L anna+bert",
+		"color=red bert size=L anna+bert",
+		"color=red bert size=L anna",
+		"color=  size=L anna",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("versions of the ConfigMap (-want +got):\n%s", diff)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	e := testenv.New(t)
+	wantOutput(t, run(t, e, "watch"),
+		"listed early",
+		"watch:",
+		"  ADDED live",
+		"  the connection ended",
+		"watch again from now:",
+		"  ADDED live",
+		"  the connection ended",
+		"watch again from the last version:",
+		"  ADDED brief",
+		"  DELETED brief",
+		"  DELETED early",
+		"  the connection ended")
+	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=watch"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || list.Items[0].Name != "live" {
+		t.Errorf("%d ConfigMaps are left, want the one named live", len(list.Items))
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	e := testenv.New(t)
+	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/watch"), Args: []string{"-namespace", e.Namespace}})
+	e.Eventually(20*time.Second, func(context.Context) error {
+		if !strings.Contains(p.Stdout(), "ADDED live") {
+			return fmt.Errorf("the watch has not begun: %s%s", p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+	if err := p.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.Wait(); r.ExitCode != 1 || !strings.Contains(r.Stderr, "canceled") || strings.Contains(r.Stdout, "again") {
+		t.Errorf("exit code %d, want 1 and no second watch\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+}
+
+func TestDiscovery(t *testing.T) {
+	e := testenv.New(t)
+	groups, resources, err := e.Client.Discovery().ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, list := range resources {
+		n += len(list.APIResources)
+	}
+	version, err := e.Client.Discovery().ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := e.Program("./02-clientset/discovery")
+	r := e.Run(testenv.Command{Path: program, Args: []string{"deploy", "no", "events", "deployments.v1.apps"}})
+	wantOutput(t, r,
+		fmt.Sprintf("server %s: %d groups, %d resources and subresources", version.GitVersion, len(groups), n),
+		"requests of the mapper so far: 0",
+		"deploy -> resource deployments.v1.apps -> kind Deployment -> resource deployments.v1.apps, namespace",
+		"no -> resource nodes.v1 -> kind Node -> resource nodes.v1, root",
+		"events -> resource events.v1 -> kind Event -> resource events.v1, namespace",
+		"deployments.v1.apps -> resource deployments.v1.apps -> kind Deployment -> resource deployments.v1.apps, namespace",
+		"Unicorn: no match=true, asked the server again=false",
+		"Unicorn after Reset: no match=true, asked the server again=true")
+	r = e.Run(testenv.Command{Path: program, Args: []string{"unicorns"}})
+	if r.ExitCode != 1 || !strings.Contains(r.Stderr, `looking for "unicorns": no matches for`) {
+		t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+}
+
+// TestDynamic defines a kind after the program was built.
+func TestDynamic(t *testing.T) {
+	e := testenv.New(t)
+	program := e.Program("./02-clientset/dynamic")
+	const group = "clientset-test.k8s-go.openshift.org"
+	crds := e.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "snacks." + group},
+		"spec": map[string]any{
+			"group": group, "scope": "Namespaced",
+			"names": map[string]any{"plural": "snacks", "kind": "Snack"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		},
+	}}
+	remove := func() {
+		if err := crds.Delete(context.WithoutCancel(e.Context()), crd.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	remove() // of a run that was killed
+	e.Eventually(20*time.Second, func(ctx context.Context) error {
+		_, err := crds.Create(ctx, crd, metav1.CreateOptions{})
+		return err
+	})
+	t.Cleanup(remove)
+	snacks := e.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "snacks"}).Namespace(e.Namespace)
+	spec := map[string]any{"flavour": "salt", "size": int64(3), "parts": []any{map[string]any{"name": "a"}}}
+	e.Eventually(20*time.Second, func(ctx context.Context) error { // until it is served
+		_, err := snacks.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group + "/v1", "kind": "Snack", "metadata": map[string]any{"name": "chips"}, "spec": spec,
+		}}, metav1.CreateOptions{})
+		return err
+	})
+	createPod(t, e, "gated", true)
+	before, err := e.Client.CoreV1().Pods(e.Namespace).Get(e.Context(), "gated", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	inNamespace := func(args ...string) testenv.Result {
+		return e.Run(testenv.Command{Path: program, Args: append([]string{"-namespace", e.Namespace}, args...)})
+	}
+	wantOutput(t, inNamespace("-field", "spec.flavour", "-annotate", "seen=yes", "snacks.v1."+group),
+		"Snack chips: spec.flavour = salt", "Snack chips: annotated")
+	wantOutput(t, inNamespace("-field", "status.phase", "-annotate", "seen=yes", "pods.v1."),
+		"Pod gated: status.phase = Pending", "Pod gated: annotated")
+	wantOutput(t, inNamespace("-field", "spec.colour", "snacks.v1."+group), "Snack chips: spec.colour = (not set)")
+	wantOutput(t, inNamespace("deployments.v1.apps"), "none")
+
+	snack, err := snacks.Get(e.Context(), "chips", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if snack.GetAnnotations()["seen"] != "yes" {
+		t.Errorf("annotations %v", snack.GetAnnotations())
+	}
+	if diff := cmp.Diff(spec, snack.Object["spec"]); diff != "" {
+		t.Errorf("a field that no Go type knows was lost (-want +got):\n%s", diff)
+	}
+	pod, err := e.Client.CoreV1().Pods(e.Namespace).Get(e.Context(), "gated", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod.Annotations["seen"] != "yes" {
+		t.Errorf("annotations %v", pod.Annotations)
+	}
+	if diff := cmp.Diff(before.Spec, pod.Spec); diff != "" {
+		t.Errorf("the pod's spec has changed:\n%s", diff)
+	}
+	// What folder patch says of strategic merge: it needs a Go type on the server.
+	_, err = snacks.Patch(e.Context(), "chips", types.StrategicMergePatchType, []byte(`{"spec":{"size":4}}`), metav1.PatchOptions{})
+	if !apierrors.IsUnsupportedMediaType(err) {
+		t.Errorf("a strategic merge patch of a custom resource: %v, want 415", err)
+	}
+	for _, tc := range []struct{ want, arg string }{
+		{"want one argument", "pods"},
+		{"could not find the requested resource", "unicorns.v1.example.com"},
+	} {
+		if r := inNamespace(tc.arg); r.ExitCode != 1 || !strings.Contains(r.Stderr, tc.want) {
+			t.Errorf("dynamic %s: exit code %d, want %q in %s", tc.arg, r.ExitCode, tc.want, r.Stderr)
+		}
+	}
+}
+
+func TestREST(t *testing.T) {
+	e := testenv.New(t)
+	replay := history(t, e, configMaps)
+	wantOutput(t, run(t, e, "rest"),
+		"GET /api/v1/namespaces/"+e.Namespace+"/configmaps?labelSelector=lesson%3Drest&limit=10",
+		"200, 1 object",
+		"the clientset's List gives the same: true",
+		"GET /readyz",
+		"ok")
+	got := slices.DeleteFunc(names(replay(deleted("rest"))), func(s string) bool { return !strings.HasSuffix(s, " rest") })
+	if diff := cmp.Diff([]string{"ADDED rest", "DELETED rest"}, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestScheme(t *testing.T) {
+	e := testenv.New(t)
+	replay := history(t, e, autoscalers)
+	r := run(t, e, "scheme")
+	sizes := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^application/(\S+): (\d+) bytes, the same afterwards: true$`).FindAllStringSubmatch(r.Stdout, -1) {
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes[m[1]] = n
+	}
+	if len(sizes) != 3 || sizes["vnd.kubernetes.protobuf"] >= sizes["json"] {
+		t.Errorf("sizes %v, want three, and protobuf smaller than JSON", sizes)
+	}
+	for _, line := range []string{
+		"apps/v1, Kind=Deployment -> *v1.Deployment",
+		"*v1.Deployment -> apps/v1, Kind=Deployment",
+		"unknown kind: true",
+		"defaulted here: replicas set=false",
+		"defaulted by the server: replicas=1",
+		`apiVersion and kind of the answer: "" ""`,
+		"the original after a change to the copy: example/main:1",
+		"converted here: false",
+		"converted by the server: cpu Utilization=80%",
+	} {
+		if !strings.Contains(r.Stdout, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, r.Stdout)
+		}
+	}
+	events := replay(deleted("scheme"))
+	if o, ok := events[0].Object.(*unstructured.Unstructured); !ok || o.GetAPIVersion() != "autoscaling/v2" {
+		t.Errorf("the server did not convert: %v", events[0].Object)
+	} else if metrics, _, _ := unstructured.NestedSlice(o.Object, "spec", "metrics"); len(metrics) != 1 {
+		t.Errorf("metrics %v, want the one of v1", metrics)
+	}
+	// The dry run has left nothing.
+	if list, err := e.Client.AppsV1().Deployments(e.Namespace).List(e.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
+		t.Errorf("%d Deployments after a dry run (%v)", len(list.Items), err)
+	}
+}
+
+func TestRateLimit(t *testing.T) {
+	e := testenv.New(t)
+	r := run(t, e, "rate-limit", "-gets", "30")
+	m := regexp.MustCompile(`^default \(QPS 5, burst 10\): 30 gets in (\S+)\nnone \(QPS -1\): 30 gets in (\S+)\nratio (\d+)\n$`).FindStringSubmatch(r.Stdout)
+	if m == nil {
+		t.Fatalf("output:\n%s", r.Stdout)
+	}
+	limited, err := time.ParseDuration(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Ten tokens at once, then five a second: no machine is faster than that.
+	if limited < 3900*time.Millisecond {
+		t.Errorf("30 gets took %s with the default limit, which allows them in 4 s", limited)
+	}
+	if ratio, err := strconv.Atoi(m[3]); err != nil || ratio < 2 {
+		t.Errorf("ratio %s: without a limit it is no faster", m[3])
+	}
+}
+
+func TestPaging(t *testing.T) {
+	e := testenv.New(t)
+	r := run(t, e, "paging", "-objects", "61", "-limit", "7")
+	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=paging"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 61 {
+		t.Errorf("%d ConfigMaps, want 61", len(list.Items))
+	}
+	var want []string
+	for page := 1; page <= 8; page++ {
+		want = append(want, fmt.Sprintf("page %d: 7 objects, as of the first page: true", page))
+	}
+	wantOutput(t, r, append(want, "page 9: 5 objects, as of the first page: true", "by hand: 61", "pager: 61")...)
+}
+
+// TestRealServer asks what package fake asks the fake clientset.
+func TestRealServer(t *testing.T) {
+	e := testenv.New(t)
+	got, err := fake.Ask(e.Context(), e.Client, e.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fake.Answers{
+		CreateAgain: "AlreadyExists", GetMissing: "NotFound", ByLabel: 1,
+		UpdateStale: "Conflict", LostUpdate: false, CreateBadName: "Invalid", ByField: 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("answers of the server (-want +got):\n%s", diff)
+	}
+}
+
+// A kubeconfigFile has the context nobody, a ServiceAccount without rights on
+// the test's cluster, and server-down, where nothing listens.
+type kubeconfigFile struct{ path, token string }
+
+func writeKubeconfig(t *testing.T, e *testenv.Env) kubeconfigFile {
+	t.Helper()
+	accounts := e.Client.CoreV1().ServiceAccounts(e.Namespace)
+	if _, err := accounts.Create(e.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	request, err := accounts.CreateToken(e.Context(), "nobody", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["cluster"] = &clientcmdapi.Cluster{
+		Server: e.Config.Host, TLSServerName: e.Config.ServerName, InsecureSkipTLSVerify: e.Config.Insecure,
+		CertificateAuthority: e.Config.CAFile, CertificateAuthorityData: e.Config.CAData,
+	}
+	config.Clusters["down"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
+	config.AuthInfos["nobody"] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
+	config.Contexts["nobody"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "nobody"}
+	config.Contexts["server-down"] = &clientcmdapi.Context{Cluster: "down", AuthInfo: "nobody"}
+	config.CurrentContext = "server-down"
+	k := kubeconfigFile{path: filepath.Join(t.TempDir(), "kubeconfig"), token: request.Status.Token}
+	if err := clientcmd.WriteToFile(*config, k.path); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestBadInput runs every program in every way that can go wrong for it.
+func TestBadInput(t *testing.T) {
+	e := testenv.New(t)
+	k := writeKubeconfig(t, e)
+	noHome := []string{"KUBECONFIG=", "HOME=" + t.TempDir(), "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT="}
+	type badInput struct {
+		name string
+		args []string
+		env  []string
+		want string
+	}
+	noKubeconfig := badInput{"no kubeconfig", nil, noHome, `no usable kubeconfig \(-kubeconfig, KUBECONFIG or ~/.kube/config\)`}
+	wrongFile := badInput{"no such kubeconfig", []string{"-kubeconfig", "/no/such/file"}, nil, `no usable kubeconfig.*/no/such/file: no such file or directory`}
+	wrongContext := badInput{"wrong context", []string{"-kubeconfig", k.path, "-context", "elsewhere"}, nil, `context "elsewhere" does not exist`}
+	serverDown := badInput{"server down", []string{"-kubeconfig", k.path, "-context", "server-down"}, nil, `127\.0\.0\.1:1\b.*connection refused`}
+	noNamespace := badInput{"namespace missing", []string{"-namespace", "no-such-namespace"}, nil, `namespaces "no-such-namespace" not found`}
+	forbidden := badInput{"forbidden", []string{"-kubeconfig", k.path, "-context", "nobody", "-namespace", e.Namespace}, nil,
+		`is forbidden: User "system:serviceaccount:` + e.Namespace + `:nobody" cannot `}
+
+	anywhere := []badInput{noKubeconfig, wrongFile, wrongContext, serverDown}
+	everything := append(slices.Clone(anywhere), noNamespace, forbidden)
+	for _, p := range []struct {
+		name string
+		args []string // after the flags
+		bad  []badInput
+	}{
+		{"kubeconfig", nil, anywhere}, // everybody may ask who they are
+		{"discovery", nil, anywhere},  // and what there is
+		{"nodes", nil, everything},
+		{"crud", nil, everything},
+		{"errors", nil, everything},
+		{"conflict", nil, everything},
+		{"patch", nil, everything},
+		{"apply", nil, everything},
+		{"watch", nil, everything},
+		{"dynamic", []string{"pods.v1."}, everything},
+		{"rest", nil, everything},
+		{"scheme", nil, everything},
+		{"rate-limit", nil, everything},
+		{"paging", nil, everything},
+	} {
+		program := e.Program("./02-clientset/" + p.name)
+		for _, bad := range p.bad {
+			t.Run(p.name+"/"+bad.name, func(t *testing.T) {
+				r := e.Run(testenv.Command{Path: program, Args: append(slices.Clone(bad.args), p.args...), Env: bad.env})
+				if r.ExitCode != 1 || !regexp.MustCompile(`^`+p.name+`: .*`+bad.want+`.*\n$`).MatchString(r.Stderr) {
+					t.Errorf("exit code %d, want 1 and one line with %s:\n%s", r.ExitCode, bad.want, r.Stderr)
+				}
+			})
+		}
+	}
+}
