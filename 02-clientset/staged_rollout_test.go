@@ -411,8 +411,9 @@ func TestRolloutResumes(t *testing.T) {
 					t.Errorf("%s still has its record", name)
 				}
 			}
-			if g := ds["web-1"].Generation; g != first {
-				t.Errorf("web-1 was updated twice: generation %d, then %d", first, g)
+			// A Deployment's annotations count too: removing the record is the one change.
+			if g := ds["web-1"].Generation; g != first+1 {
+				t.Errorf("web-1 was written to again: generation %d, then %d", first, g)
 			}
 			if ds["web-2"].Spec.MinReadySeconds != 0 {
 				t.Error("the change of somebody else was lost")
@@ -484,7 +485,16 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 }
 
 func TestRolloutDryRun(t *testing.T) {
-	r := newRolloutTest(t, 3, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 }) // nothing that a controller would still write about
+	r := newRolloutTest(t, 3, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 })
+	r.Eventually(time.Minute, func(context.Context) error { // until the controllers have nothing more to write
+		ds, _ := r.all()
+		for _, d := range ds {
+			if !slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == "NewReplicaSetAvailable" }) {
+				return fmt.Errorf("%s is not settled", d.Name)
+			}
+		}
+		return nil
+	})
 	before, _ := r.all()
 	unchanged := func() {
 		t.Helper()
@@ -501,10 +511,23 @@ func TestRolloutDryRun(t *testing.T) {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 	unchanged()
-	// The server is asked in every run, before anything is written.
-	r.run(1, "must not have leading or trailing whitespace; nothing was written", "-image", " x", "-stages", "1,100%", "-dry-run")
-	r.run(1, "must not have leading or trailing whitespace; nothing was written", "-image", " x", "-stages", "1,100%")
-	unchanged()
+	// The server is asked in every run, before anything is written. It refuses
+	// the last Deployment, whose annotations leave no room for a record.
+	r.edit("web-3", func(d *appsv1.Deployment) { d.Annotations["full"] = strings.Repeat("x", 256<<10-160) })
+	r.Eventually(time.Minute, func(context.Context) error {
+		if d := r.get("web-3"); d.Status.ObservedGeneration < d.Generation {
+			return errors.New("not observed")
+		}
+		return nil
+	})
+	before, _ = r.all()
+	refused := "web-3: Deployment.apps \"web-3\" is invalid: metadata.annotations: Too long"
+	for _, dryRun := range []string{"-dry-run=true", "-dry-run=false"} {
+		if result := r.run(1, refused, "-image", rolloutNew, "-stages", "1,100%", dryRun); !strings.Contains(result.Stderr, "nothing was written") {
+			t.Errorf("%s", result.Stderr)
+		}
+		unchanged()
+	}
 }
 
 // through returns a kubeconfig whose server forwards to the cluster. The hook

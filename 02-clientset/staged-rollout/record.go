@@ -78,7 +78,7 @@ func advance(d *appsv1.Deployment, container, image string, order int) (patch []
 	case c.Image == image:
 		return nil, image, nil
 	}
-	text, err := json.Marshal(record{Container: c.Name, From: c.Image, To: image, Order: order, Available: complete(d)})
+	text, err := json.Marshal(record{Container: c.Name, From: c.Image, To: image, Order: order, Available: d.Status.AvailableReplicas >= replicas(d)})
 	if err != nil {
 		return nil, "", err
 	}

@@ -14,6 +14,7 @@ import (
 
 func web(image, recorded string) *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", ResourceVersion: "7", Annotations: map[string]string{"owner": "anna"}}}
+	d.Spec.Replicas = new(int32(2))
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "log", Image: "log:1"}, {Name: "web", Image: image, Args: []string{"-v"}}}
 	if recorded != "" {
 		d.Annotations[recordAnnotation] = recorded
