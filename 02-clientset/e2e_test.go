@@ -32,7 +32,7 @@ import (
 )
 
 // pauseImage is the one image that a node of a kind cluster has without pulling.
-const pauseImage = "registry.k8s.io/pause:3.10.2"
+const pauseImage = "workshop/pause:1"
 
 var (
 	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}

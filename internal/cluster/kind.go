@@ -35,8 +35,12 @@ var nodeImages = map[string]string{
 }
 
 // PauseImage is in every kind cluster: a program that does nothing until it is
-// told to stop, for pods that really have to run.
-const PauseImage = "workshop/pause:1"
+// told to stop, for pods that really have to run. NextPauseImage is the same
+// under another tag, for what has to be rolled out.
+const (
+	PauseImage     = "workshop/pause:1"
+	NextPauseImage = "workshop/pause:2"
+)
 
 func (k *kind) Name() string       { return "kind" }
 func (k *kind) Containers() bool   { return true }
@@ -211,7 +215,7 @@ func (k *kind) create(ctx context.Context, e engine.Engine, image string, out io
 	return os.WriteFile(k.dir("image"), []byte(strings.Split(image, "@")[0]), 0o644)
 }
 
-// loadPause builds PauseImage and puts it into the nodes.
+// loadPause builds the pause images and puts them into the nodes.
 func (k *kind) loadPause(ctx context.Context, e engine.Engine) error {
 	context := k.dir("pause")
 	if err := os.MkdirAll(context, 0o755); err != nil {
@@ -227,10 +231,10 @@ func (k *kind) loadPause(ctx context.Context, e engine.Engine) error {
 	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte("FROM scratch\nCOPY pause /pause\nENTRYPOINT [\"/pause\"]\n"), 0o644); err != nil {
 		return err
 	}
-	if _, err := e.Run(ctx, "build", "--quiet", "--tag", PauseImage, context); err != nil {
+	if _, err := e.Run(ctx, "build", "--quiet", "--tag", PauseImage, "--tag", NextPauseImage, context); err != nil {
 		return err
 	}
-	return k.kind(ctx, e, "load", "docker-image", PauseImage, "--name", k.ws.ID())
+	return k.kind(ctx, e, "load", "docker-image", PauseImage, NextPauseImage, "--name", k.ws.ID())
 }
 
 // kind runs kind, which is a tool of the root module.
