@@ -8,13 +8,13 @@
 // The proxy offers HTTP/1.1 only: with HTTP/2, client-go would put all its
 // watches on one connection, and resetting that would end them all. It speaks
 // TLS, with a throwaway certificate, because client-go sends no token of a
-// kubeconfig over plain HTTP. It listens on 127.0.0.1; who reaches the port has
-// the rights of the kubeconfig, as with kubectl proxy. Upgrades (exec,
+// kubeconfig over plain HTTP. It listens on 127.0.0.1. Upgrades (exec,
 // port-forward) are not proxied.
 package faultproxy
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -40,6 +40,7 @@ import (
 type Proxy struct {
 	addr      string // host:port, the same after Up as before Down
 	ca        []byte // PEM
+	token     string // for the credentials of the config
 	server    *http.Server
 	reverse   *httputil.ReverseProxy
 	closed    chan struct{}
@@ -72,8 +73,8 @@ const (
 var errReset = errors.New("the connection was reset on purpose")
 
 // Start starts a proxy in front of the API server that the config names.
-// A request with an Authorization header reaches the server with that header
-// and no other credentials; any other request gets the config's credentials.
+// A request with the token of Config or WriteKubeconfig reaches the server with
+// the config's credentials; any other with those that it brings, if any.
 func Start(config *rest.Config) (*Proxy, error) {
 	target, _, err := rest.DefaultServerURL(config.Host, "", schema.GroupVersion{}, true)
 	if err != nil {
@@ -87,13 +88,14 @@ func Start(config *rest.Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a transport without credentials: %w", err)
 	}
-	p := &Proxy{closed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	p := &Proxy{token: rand.Text(), closed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { p.rewrite(r, target) },
 		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Header.Get("Authorization") != "" {
+			if r.Header.Get("Authorization") != "Bearer "+p.token {
 				return anonymous.RoundTrip(r)
 			}
+			r.Header.Del("Authorization")
 			return own.RoundTrip(r)
 		}),
 		FlushInterval:  -1, // a buffered event would be a delayed event
@@ -175,16 +177,19 @@ func (p *Proxy) Close() {
 // URL is the address that clients are to use instead of the server's.
 func (p *Proxy) URL() string { return "https://" + p.addr }
 
-// Config returns a config for clients of the proxy. It holds no credentials;
-// a BearerToken that is set in it reaches the server.
+// Config returns a config for clients of the proxy.
 func (p *Proxy) Config() *rest.Config {
-	return &rest.Config{Host: p.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: p.ca}}
+	return &rest.Config{Host: p.URL(), BearerToken: p.token, TLSClientConfig: rest.TLSClientConfig{CAData: p.ca}}
 }
 
 // WriteKubeconfig writes a kubeconfig for the proxy. The namespace becomes the
-// context's default one, and the token, if not empty, the user's.
+// context's default one. A token that is not empty reaches the server as the
+// user's; otherwise the server gets the credentials that the proxy has.
 func (p *Proxy) WriteKubeconfig(path, namespace, token string) error {
 	const name = "faultproxy"
+	if token == "" {
+		token = p.token
+	}
 	c := clientcmdapi.NewConfig()
 	c.Clusters[name] = &clientcmdapi.Cluster{Server: p.URL(), CertificateAuthorityData: p.ca}
 	c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
@@ -316,12 +321,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Unlock()
 	defer p.handlers.Done()
-	// A web page that knows the port must not get the kubeconfig's rights by
-	// way of a host name that it lets resolve to 127.0.0.1.
-	if host, _, _ := net.SplitHostPort(r.Host); host != "127.0.0.1" && host != "localhost" {
-		http.Error(w, "faultproxy: ask for 127.0.0.1", http.StatusForbidden)
-		return
-	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	x := &exchange{Request: describe(r), active: true}
