@@ -65,7 +65,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
-			if obj.(*corev1.ConfigMap).Name == until {
+			name := obj.(*corev1.ConfigMap).Name
+			fmt.Println(name, "added")
+			if name == until {
 				cancel()
 			}
 		},
