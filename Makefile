@@ -17,7 +17,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell doctor readme lint verify clean build
+.PHONY: help tour step test test-unit test-step up down status shell doctor readme lint verify bench clean build
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -36,6 +36,7 @@ help:
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
+##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules and documents agree with the tree
 ##   make clean            make down, then remove .workshop with its binaries
@@ -51,6 +52,10 @@ step readme: build
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
+
+# -p 1: one cluster, and one measurement at a time.
+bench: build
+	@go test -p 1 -run '^$$' -bench . -timeout 60m $$(grep -l '^func Benchmark' 0*/*_test.go | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 clean: down
 	@rm -rf .workshop

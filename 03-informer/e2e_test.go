@@ -1,0 +1,649 @@
+package informer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "workshop-overlay-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	overlayDir = dir
+	testenv.Main(m)
+}
+
+func TestREADME(t *testing.T) { testenv.README(t) }
+
+// proxy puts a fault proxy in front of the cluster, and returns a kubeconfig for it.
+func proxy(t *testing.T, e *testenv.Env) (*faultproxy.Proxy, string) {
+	t.Helper()
+	p, err := faultproxy.Start(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, r := range p.Requests(faultproxy.Requests{}) {
+				t.Logf("%s %s: %s", r.Started.Format("05.000"), r.UserAgent, r)
+			}
+		}
+		p.Close()
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := p.WriteKubeconfig(kubeconfig, e.Namespace, ""); err != nil {
+		t.Fatal(err)
+	}
+	return p, kubeconfig
+}
+
+func inject(t *testing.T, p *faultproxy.Proxy, rule faultproxy.Rule) *faultproxy.Injection {
+	t.Helper()
+	i, err := p.Inject(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// set creates or changes a ConfigMap so that it has v.
+func set(t *testing.T, e *testenv.Env, name, v string) {
+	t.Helper()
+	_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Apply(e.Context(),
+		applycorev1.ConfigMap(name, e.Namespace).WithData(map[string]string{"v": v}), metav1.ApplyOptions{FieldManager: "test", Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, e *testenv.Env, name string) {
+	t.Helper()
+	if err := e.Client.CoreV1().ConfigMaps(e.Namespace).Delete(e.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
+// prints waits until a running program has printed the text.
+func prints(t *testing.T, e *testenv.Env, p *testenv.Process, text string) {
+	t.Helper()
+	e.Eventually(time.Minute, func(context.Context) error {
+		if !strings.Contains(p.Stdout(), text) {
+			return fmt.Errorf("%q is not in the output:\n%s%s", text, p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+}
+
+// start starts one of the programs through the proxy's kubeconfig.
+func start(t *testing.T, e *testenv.Env, name, kubeconfig string, args ...string) *testenv.Process {
+	t.Helper()
+	return e.Start(testenv.Command{Path: program(t, e, name), Args: append([]string{"-kubeconfig", kubeconfig, "-namespace", e.Namespace}, args...)})
+}
+
+// interrupt ends a program as Ctrl-C does and expects a good end.
+func interrupt(t *testing.T, p *testenv.Process) testenv.Result {
+	t.Helper()
+	if err := p.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	r := p.Wait()
+	if r.ExitCode != 0 {
+		t.Errorf("exit code %d after an interrupt\n%s", r.ExitCode, r.Stderr)
+	}
+	return r
+}
+
+// run runs a program to its end, with variables, and expects an exit code.
+func run(t *testing.T, e *testenv.Env, name, kubeconfig string, environ []string, exitCode int, args ...string) testenv.Result {
+	t.Helper()
+	r := e.Run(testenv.Command{Path: program(t, e, name), Env: environ, Args: append([]string{"-kubeconfig", kubeconfig, "-namespace", e.Namespace}, args...)})
+	if r.ExitCode != exitCode {
+		t.Fatalf("%s: exit code %d, want %d\n%s%s", name, r.ExitCode, exitCode, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+func equal(t *testing.T, want, got string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// reads are the requests by which a program learns what there is, in order.
+func reads(p *faultproxy.Proxy, resource string) []string {
+	var verbs []string
+	for _, r := range p.Requests(faultproxy.Requests{Resource: resource}) {
+		if r.Verb == "list" || strings.HasPrefix(r.Verb, "watch") {
+			verbs = append(verbs, r.Verb)
+		}
+	}
+	return verbs
+}
+
+func TestTwoHandlersOneWatch(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	set(t, e, "a", "1")
+	r := start(t, e, "shared-informer", kubeconfig)
+	prints(t, e, r, "watching\n")
+	set(t, e, "a", "2")
+	set(t, e, "b", "1")
+	prints(t, e, r, "ADDED b=1\n")
+	remove(t, e, "b")
+	prints(t, e, r, "DELETED b\n")
+	interrupt(t, r)
+	equal(t, "LISTED a=1\nwatching\nMODIFIED a=2\nADDED b=1\nDELETED b\nmirror: a=2\nsecond handler: 4 changes, informer stopped: true\n", sortFirst(r.Stdout()))
+	if diff := cmp.Diff([]string{"watch-list"}, reads(p, "configmaps")); diff != "" {
+		t.Errorf("requests of two handlers (-want +got):\n%s", diff)
+	}
+}
+
+// sortFirst puts the first two lines in order: the handlers run in a goroutine
+// of their own, and "watching" may come before what the first list has brought.
+func sortFirst(output string) string {
+	lines := strings.SplitAfterN(output, "\n", 3)
+	if len(lines) == 3 && strings.HasPrefix(lines[0], "watching") {
+		lines[0], lines[1] = lines[1], lines[0]
+	}
+	return strings.Join(lines, "")
+}
+
+func TestListerIsBehind(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	hold := inject(t, p, faultproxy.Rule{Requests: faultproxy.Watches, Event: "MODIFIED", Object: "counter", Fault: faultproxy.Hold})
+	r := start(t, e, "lister", kubeconfig)
+	prints(t, e, r, "  server: v=1\n")
+	if n := hold.Struck(); n != 1 {
+		t.Fatalf("%d events held", n)
+	}
+	hold.Remove()
+	if result := r.Wait(); result.ExitCode != 0 {
+		t.Fatalf("exit code %d", result.ExitCode)
+	}
+	first, rest, _ := strings.Cut(r.Stdout(), "\n")
+	if !strings.HasPrefix(first, "100000 reads from the cache in ") || !strings.HasSuffix(first, ", the same pointer each time: true") {
+		t.Errorf("first line %q", first)
+	}
+	equal(t, "written: v=1\n  cache: v=0\n  server: v=1\nthe event has arrived\n  cache: v=1\n", rest)
+	gets := p.Count(faultproxy.Requests{Verb: "get", Resource: "configmaps"})
+	if gets != 1 || len(reads(p, "configmaps")) != 1 {
+		t.Errorf("%d gets, %v: reading the cache must not cost a request", gets, reads(p, "configmaps"))
+	}
+}
+
+func TestReadOnlyCache(t *testing.T) {
+	e := testenv.New(t)
+	_, kubeconfig := proxy(t, e)
+	const detector = "KUBE_CACHE_MUTATION_DETECTOR=true"
+	const corrupted = "I have:          me\nothers read:     me\nthe server has:  nobody\n"
+	const clean = "I have:          me\nothers read:     nobody\nthe server has:  nobody\n"
+	equal(t, corrupted, run(t, e, "read-only-cache", kubeconfig, nil, 0).Stdout)
+	equal(t, clean, run(t, e, "read-only-cache", kubeconfig, nil, 0, "-copy").Stdout)
+	caught := run(t, e, "read-only-cache", kubeconfig, []string{detector}, 2)
+	if !strings.HasPrefix(caught.Stdout, corrupted+"CACHE *v1.ConfigMap[") || !strings.Contains(caught.Stderr, "panic: cache *v1.ConfigMap modified") {
+		t.Errorf("the mutation detector has not spoken up:\n%s%s", caught.Stdout, caught.Stderr)
+	}
+	equal(t, clean+"the mutation detector has found nothing\n", run(t, e, "read-only-cache", kubeconfig, []string{detector}, 0, "-copy").Stdout)
+	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), "shared", metav1.GetOptions{})
+	if err != nil || cm.Data["owner"] != "nobody" {
+		t.Errorf("in the cluster: %v %v", cm.Data, err)
+	}
+}
+
+func TestResyncAsksNobody(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	r := run(t, e, "resync", kubeconfig, nil, 0)
+	equal(t, "resync 1: resync-a resync-b resync-c, 0 changed\nresync 2: resync-a resync-b resync-c, 0 changed\nresync 3: resync-a resync-b resync-c, 0 changed\n", r.Stdout)
+	if diff := cmp.Diff([]string{"watch-list"}, reads(p, "configmaps")); diff != "" {
+		t.Errorf("requests in three resync periods (-want +got):\n%s", diff)
+	}
+	if n := p.Count(faultproxy.Requests{}); n != 4 {
+		t.Errorf("%d requests, want the three that make the objects and one watch", n)
+	}
+}
+
+func TestIndexersFindWhatSelectorsFind(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	r := run(t, e, "indexers", kubeconfig, nil, 0)
+	var want strings.Builder
+	for _, l := range []struct{ lookup, fields, labels string }{
+		{"node node-a", "spec.nodeName=node-a", ""}, {"node node-b", "spec.nodeName=node-b", ""},
+		{"app and tier shop/web", "", "app=shop,tier=web"}, {"app and tier shop/db", "", "app=shop,tier=db"}, {"app and tier blog/db", "", "app=blog,tier=db"},
+	} {
+		list, err := e.Client.CoreV1().Pods(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: l.fields, LabelSelector: l.labels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&want, "%s:", l.lookup)
+		for _, pod := range list.Items {
+			fmt.Fprintf(&want, " %s", pod.Name)
+		}
+		want.WriteString("\n")
+		if len(list.Items) == 0 {
+			t.Errorf("no pod for %s", l.lookup)
+		}
+	}
+	equal(t, want.String(), r.Stdout)
+	if diff := cmp.Diff([]string{"watch-list"}, reads(p, "pods")); diff != "" {
+		t.Errorf("requests for five look-ups (-want +got):\n%s", diff)
+	}
+}
+
+func TestTransformDropsManagedFields(t *testing.T) {
+	e := testenv.New(t)
+	_, kubeconfig := proxy(t, e)
+	r := run(t, e, "transform", kubeconfig, nil, 0)
+	var plain, stripped, percent int
+	if _, err := fmt.Sscanf(r.Stdout, "as the server sends them: %d bytes for each object\nwithout managedFields:    %d bytes, %d %% less\n", &plain, &stripped, &percent); err != nil {
+		t.Fatalf("%v in\n%s", err, r.Stdout)
+	}
+	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=transform"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := func() int {
+		text, err := json.Marshal(list.Items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(text) / len(list.Items)
+	}
+	if len(list.Items) != 20 || size() != plain {
+		t.Errorf("%d objects of %d bytes in the cluster, the program says %d bytes", len(list.Items), size(), plain)
+	}
+	for i := range list.Items {
+		if len(list.Items[i].ManagedFields) == 0 {
+			t.Fatal("the cluster's objects have lost their managedFields")
+		}
+		list.Items[i].ManagedFields = nil
+	}
+	if size() != stripped || percent != 100*(plain-stripped)/plain || percent < 10 {
+		t.Errorf("without managedFields: %d bytes, the program says %d, %d %%", size(), stripped, percent)
+	}
+}
+
+func TestTombstones(t *testing.T) {
+	for name, careless := range map[string]bool{"expected": false, "unexpected": true} {
+		t.Run(name, func(t *testing.T) {
+			e := testenv.New(t)
+			p, kubeconfig := proxy(t, e)
+			set(t, e, "seen", "1")
+			set(t, e, "unseen", "1")
+			args := []string{"-until", "end"}
+			if careless {
+				args = append(args, "-careless")
+			}
+			r := start(t, e, "tombstones", kubeconfig, args...)
+			prints(t, e, r, "watching\n")
+			remove(t, e, "seen")
+			prints(t, e, r, "seen deleted, last state v=1\n") // with a watch that works, nobody needs a tombstone
+
+			gone := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+			stall := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Stall})
+			if n := p.Cut(faultproxy.Watches); n != 1 {
+				t.Fatalf("%d watches cut", n)
+			}
+			e.Eventually(time.Minute, func(context.Context) error {
+				if gone.Struck() != 1 || stall.Struck() != 1 {
+					return fmt.Errorf("not both: %d answers 410, %d lists stalled", gone.Struck(), stall.Struck())
+				}
+				return nil
+			})
+			set(t, e, "unseen", "2") // nor does the informer know of this
+			remove(t, e, "unseen")
+			stall.Remove()
+			if careless {
+				result := r.Wait()
+				if result.ExitCode != 2 || !strings.Contains(result.Stderr, "interface conversion: interface {} is cache.DeletedFinalStateUnknown, not *v1.ConfigMap") {
+					t.Errorf("exit code %d, want a crash\n%s", result.ExitCode, result.Stderr)
+				}
+				return
+			}
+			prints(t, e, r, e.Namespace+"/unseen is gone, last seen with v=1\n")
+			set(t, e, "end", "")
+			if result := r.Wait(); result.ExitCode != 0 {
+				t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+			}
+		})
+	}
+}
+
+func TestFiltered(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	r := run(t, e, "filtered", kubeconfig, nil, 0)
+	equal(t, "in the cache: car sky\nthe informer says that sky is deleted\nthe server says that sky is grey\n", r.Stdout)
+	watches := p.Requests(faultproxy.Watches)
+	if len(watches) != 1 || !strings.Contains(watches[0].Query, "labelSelector=color%3Dblue") || watches[0].Namespace != e.Namespace {
+		t.Fatalf("%d watches: %+v", len(watches), watches)
+	}
+	if watches[0].Events != 4 { // two objects, the bookmark, the deletion
+		t.Errorf("%d events sent: has the server sent the red rose, too?", watches[0].Events)
+	}
+	if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), "sky", metav1.GetOptions{}); err != nil {
+		t.Errorf("what the informer calls deleted should be there: %v", err)
+	}
+}
+
+func TestMetadataOnly(t *testing.T) {
+	e := testenv.New(t)
+	_, kubeconfig := proxy(t, e)
+	r := run(t, e, "metadata", kubeconfig, nil, 0)
+	var whole, parts int
+	if _, err := fmt.Sscanf(r.Stdout, "10 objects of type *v1.PartialObjectMetadata\nwhole objects: %d bytes each\nmetadata only: %d bytes each\n", &whole, &parts); err != nil {
+		t.Fatalf("%v in\n%s", err, r.Stdout)
+	}
+	if whole < 10_000 || parts > 1000 {
+		t.Errorf("%d bytes with data, %d without, of objects with 10000 bytes of data", whole, parts)
+	}
+}
+
+func TestWatchList(t *testing.T) {
+	const output = "got v=0, in the initial list: true\ngot v=1\nrequests: "
+	for _, tc := range []struct {
+		name, env, requests string
+		rule                *faultproxy.Rule
+		want                []string
+	}{
+		{name: "default", requests: "watch with the initial state", want: []string{"watch-list"}},
+		{name: "switched off", env: "KUBE_FEATURE_WatchListClient=false", requests: "list, watch", want: []string{"list", "watch"}},
+		{name: "refused by the server", requests: "watch with the initial state, list, watch", want: []string{"watch-list", "list", "watch"},
+			rule: &faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Answer, Code: 422}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := testenv.New(t)
+			p, kubeconfig := proxy(t, e)
+			if tc.rule != nil {
+				inject(t, p, *tc.rule)
+			}
+			r := run(t, e, "watch-list", kubeconfig, []string{tc.env}, 0)
+			equal(t, output+tc.requests+"\n", r.Stdout)
+			if diff := cmp.Diff(tc.want, reads(p, "configmaps")); diff != "" {
+				t.Errorf("requests that the proxy saw (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWatchErrors(t *testing.T) {
+	configMaps := func(verb string) faultproxy.Requests {
+		return faultproxy.Requests{Verb: verb, Resource: "configmaps"}
+	}
+	t.Run("forbidden", func(t *testing.T) {
+		e := testenv.New(t)
+		p, _ := proxy(t, e)
+		if _, err := e.Client.CoreV1().ServiceAccounts(e.Namespace).Apply(e.Context(), applycorev1.ServiceAccount("nobody", e.Namespace), metav1.ApplyOptions{FieldManager: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		token, err := e.Client.CoreV1().ServiceAccounts(e.Namespace).CreateToken(e.Context(), "nobody", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := p.WriteKubeconfig(kubeconfig, e.Namespace, token.Status.Token); err != nil {
+			t.Fatal(err)
+		}
+		r := run(t, e, "watch-errors", kubeconfig, nil, 1)
+		want := fmt.Sprintf(`configmaps is forbidden: User "system:serviceaccount:%s:nobody" cannot list resource "configmaps"`, e.Namespace)
+		if !strings.Contains(r.Stderr, "watch-errors: giving up: ") || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%q and %q are not in\n%s", "giving up", want, r.Stderr)
+		}
+		for _, request := range p.Requests(configMaps("")) {
+			if request.Code != 403 {
+				t.Errorf("the server has answered %s", request)
+			}
+		}
+	})
+	t.Run("unavailable for a while", func(t *testing.T) {
+		e := testenv.New(t)
+		p, kubeconfig := proxy(t, e)
+		unavailable := inject(t, p, faultproxy.Rule{Requests: configMaps(""), Fault: faultproxy.Answer, Code: 503, Times: 2})
+		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		prints(t, e, r, "watching\n")
+		set(t, e, "end", "")
+		if result := r.Wait(); result.ExitCode != 0 {
+			t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+		}
+		equal(t, "will try again: ServiceUnavailable\nwatching\nADDED end\n", r.Stdout())
+		if unavailable.Struck() != 2 {
+			t.Errorf("%d answers 503", unavailable.Struck())
+		}
+	})
+	t.Run("too many requests", func(t *testing.T) {
+		e := testenv.New(t)
+		p, kubeconfig := proxy(t, e)
+		busy := inject(t, p, faultproxy.Rule{Requests: configMaps(""), Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second})
+		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		set(t, e, "end", "")
+		if result := r.Wait(); result.ExitCode != 0 {
+			t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+		}
+		if strings.Contains(r.Stdout(), "will try again") {
+			t.Errorf("client-go waits for Retry-After by itself, and the handler should not have heard of it:\n%s", r.Stdout())
+		}
+		requests := p.Requests(configMaps("watch*"))
+		if busy.Struck() != 1 || len(requests) != 2 || requests[1].Started.Sub(requests[0].Started) < time.Second {
+			t.Errorf("%d answers 429, requests %v: want a second one after a second", busy.Struck(), requests)
+		}
+	})
+	t.Run("history gone", func(t *testing.T) {
+		e := testenv.New(t)
+		p, kubeconfig := proxy(t, e)
+		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		prints(t, e, r, "watching\n")
+		set(t, e, "a", "")
+		prints(t, e, r, "ADDED a\n")
+		gone := inject(t, p, faultproxy.Rule{Requests: configMaps("watch"), Fault: faultproxy.ErrorEvent, Code: 410})
+		if n := p.Cut(faultproxy.Watches); n != 1 {
+			t.Fatalf("%d watches cut", n)
+		}
+		set(t, e, "end", "")
+		if result := r.Wait(); result.ExitCode != 0 {
+			t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+		}
+		equal(t, "watching\nADDED a\nADDED end\n", r.Stdout()) // not a word about the 410
+		if diff := cmp.Diff([]string{"watch-list", "watch", "watch-list"}, reads(p, "configmaps")); diff != "" || gone.Struck() != 1 {
+			t.Errorf("%d answers 410; requests (-want +got):\n%s", gone.Struck(), diff)
+		}
+	})
+}
+
+// A 410 that the server itself gives: for a resource that it began to serve
+// just now, version 1 is long before its memory. The proxy only rewinds the
+// informer's question.
+func TestRealGone(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	notes := createNotes(t, e)
+	note := func(name string) {
+		t.Helper()
+		_, err := notes.Create(e.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": notesGroup + "/v1", "kind": "Note", "metadata": map[string]any{"name": name},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	note("first")
+
+	r := start(t, e, "dynamic-informer", kubeconfig, "-resource", "notes.v1."+notesGroup, "-until", "end")
+	prints(t, e, r, "watching notes\n")
+	prints(t, e, r, "ADDED Note first\n")
+	note("second")
+	prints(t, e, r, "ADDED Note second\n")
+	rewind := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.Rewind})
+	stall := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Stall})
+	if n := p.Cut(faultproxy.Watches); n != 1 {
+		t.Fatalf("%d watches cut", n)
+	}
+	e.Eventually(time.Minute, func(context.Context) error {
+		if stall.Struck() != 1 {
+			return fmt.Errorf("the informer does not list again; the watch was rewound %d times", rewind.Struck())
+		}
+		return nil
+	})
+	if err := notes.Delete(e.Context(), "first", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stall.Remove()
+	prints(t, e, r, "DELETED first\n")
+	note("end")
+	if result := r.Wait(); result.ExitCode != 0 {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	if diff := cmp.Diff([]string{"watch-list", "watch", "watch-list"}, reads(p, "notes")); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+
+	// The proxy's own 410 has the form of the server's.
+	status := func(client dynamic.ResourceInterface, version string) metav1.Status {
+		t.Helper()
+		w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		event := <-w.ResultChan()
+		s, ok := event.Object.(*metav1.Status)
+		if event.Type != watch.Error || !ok {
+			t.Fatalf("event %s %T, want an ERROR with a Status", event.Type, event.Object)
+		}
+		return metav1.Status{Status: s.Status, Code: s.Code, Reason: s.Reason}
+	}
+	throughProxy, err := dynamic.NewForConfig(p.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	list, err := notes.List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	injected := status(throughProxy.Resource(notesResource).Namespace(e.Namespace), list.GetResourceVersion())
+	if diff := cmp.Diff(status(notes, "1"), injected); diff != "" || injected.Code != 410 {
+		t.Errorf("410 (-server +injected):\n%s", diff)
+	}
+}
+
+const notesGroup = "informer.k8s-go.openshift.org"
+
+var notesResource = schema.GroupVersionResource{Group: notesGroup, Version: "v1", Resource: "notes"}
+
+// createNotes defines a resource and waits until the server serves it.
+func createNotes(t *testing.T, e *testenv.Env) dynamic.ResourceInterface {
+	t.Helper()
+	definitions := e.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	name := "notes." + notesGroup
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(e.Context())
+		if err := definitions.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("deleting the definition: %v", err)
+		}
+		e.Eventually(time.Minute, func(ctx context.Context) error {
+			_, err := definitions.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("the definition is still there (%v)", err)
+		})
+	})
+	_, err := definitions.Create(e.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{
+			"group": notesGroup, "scope": "Namespaced", "names": map[string]any{"plural": "notes", "kind": "Note"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := e.Dynamic.Resource(notesResource).Namespace(e.Namespace)
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := notes.List(ctx, metav1.ListOptions{})
+		return err
+	})
+	return notes
+}
+
+func TestWorkqueue(t *testing.T) {
+	e := testenv.New(t)
+	r := e.Run(testenv.Command{Path: program(t, e, "workqueue")})
+	if r.ExitCode != 0 {
+		t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	equal(t, `added 3 times, waiting: 1
+added again while being processed, waiting: 0
+after Done, waiting: 1
+failure 1: back in 40ms
+failure 2: back in 80ms
+failure 3: back in 160ms
+failure 4: back in 320ms
+after Forget, failures: 0
+shutting down: pod-c is not taken any more, waiting: 1
+the drain waits for pod-a and pod-b
+processed pod-b
+drained
+`, r.Stdout)
+	if least := (40 + 80 + 160 + 320) * time.Millisecond; r.Took < least {
+		t.Errorf("it took %s, less than the delays together, %s", r.Took, least)
+	}
+}
+
+func TestInterruptEndsWatchers(t *testing.T) {
+	e := testenv.New(t)
+	_, kubeconfig := proxy(t, e)
+	for _, name := range []string{"naive-watch", "retry-watch", "shared-informer", "tombstones", "dynamic-informer", "watch-errors"} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, e, name, kubeconfig)
+			prints(t, e, r, "watching")
+			interrupt(t, r)
+		})
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	e := testenv.New(t)
+	p, kubeconfig := proxy(t, e)
+	p.Down()
+	for _, tc := range []struct{ name, program, kubeconfig, want string }{
+		{"no kubeconfig", "shared-informer", filepath.Join(t.TempDir(), "none"), "reading the kubeconfig"},
+		{"server down", "retry-watch", kubeconfig, "listing: "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := run(t, e, tc.program, tc.kubeconfig, nil, 1)
+			if !strings.Contains(r.Stderr, tc.program+": "+tc.want) {
+				t.Errorf("%q is not in\n%s", tc.want, r.Stderr)
+			}
+		})
+	}
+	r := run(t, e, "dynamic-informer", kubeconfig, nil, 1, "-resource", "pods")
+	if !strings.Contains(r.Stderr, "is not resource.version.group") {
+		t.Errorf("%s", r.Stderr)
+	}
+}

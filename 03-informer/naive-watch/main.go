@@ -1,0 +1,103 @@
+// naive-watch mirrors the ConfigMaps of a namespace the way one would at first:
+// list, watch, and watch again when the watch ends. It gets what was created or
+// changed in between, and never hears of what was deleted.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, rules, *namespace, *until); err != nil {
+		fmt.Fprintln(os.Stderr, "naive-watch:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client: %w", err)
+	}
+	configMaps := client.CoreV1().ConfigMaps(namespace)
+	// Every namespace has a ConfigMap with the cluster's CA, which is not our topic.
+	options := metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}
+
+	list, err := configMaps.List(ctx, options)
+	if err != nil {
+		return fmt.Errorf("listing: %w", err)
+	}
+	mirror := map[string]string{}
+	for _, cm := range list.Items {
+		fmt.Printf("LISTED %s=%s\n", cm.Name, cm.Data["v"])
+		mirror[cm.Name] = cm.Data["v"]
+	}
+	defer func() { fmt.Println("mirror:", print(mirror)) }()
+
+	for ctx.Err() == nil {
+		// Without a resourceVersion, a watch begins with an ADDED for all that
+		// is there. With that of the list, it would replay history, as long as
+		// the server has it. Here nobody has thought about it.
+		w, err := configMaps.Watch(ctx, options)
+		if err != nil {
+			select { // once a second until the server answers
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		fmt.Println("watching")
+		for event := range w.ResultChan() {
+			cm, ok := event.Object.(*corev1.ConfigMap)
+			if !ok {
+				continue // an ERROR, but who looks at those?
+			}
+			fmt.Printf("%s %s=%s\n", event.Type, cm.Name, cm.Data["v"])
+			if event.Type == watch.Deleted {
+				delete(mirror, cm.Name)
+			} else {
+				mirror[cm.Name] = cm.Data["v"]
+			}
+			if cm.Name == until {
+				w.Stop()
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// print returns the mirror's content in the order of names.
+func print(mirror map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(mirror)) {
+		all = append(all, name+"="+mirror[name])
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,104 @@
+// retry-watch mirrors the ConfigMaps of a namespace with client-go's
+// RetryWatcher, which takes up a broken watch at the last event it has seen.
+// It cannot go on from where the server's memory does not reach: at 410 it ends.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+func main() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, rules, *namespace, *until); err != nil {
+		fmt.Fprintln(os.Stderr, "retry-watch:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client: %w", err)
+	}
+	configMaps := client.CoreV1().ConfigMaps(namespace)
+	options := metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}
+
+	list, err := configMaps.List(ctx, options)
+	if err != nil {
+		return fmt.Errorf("listing: %w", err)
+	}
+	mirror := map[string]string{}
+	for _, cm := range list.Items {
+		fmt.Printf("LISTED %s=%s\n", cm.Name, cm.Data["v"])
+		mirror[cm.Name] = cm.Data["v"]
+	}
+	defer func() { fmt.Println("mirror:", print(mirror)) }()
+
+	// The watcher needs to know where the list ends, and calls this function
+	// with the resourceVersion of the last event each time it has to go on.
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = options.FieldSelector
+			return configMaps.Watch(ctx, o)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("starting the watch: %w", err)
+	}
+	// Stop only asks; Done says when its goroutine has ended.
+	defer func() { w.Stop(); <-w.Done() }()
+	fmt.Println("watching")
+	for event := range w.ResultChan() {
+		cm, ok := event.Object.(*corev1.ConfigMap)
+		if !ok {
+			err := apierrors.FromObject(event.Object)
+			return fmt.Errorf("the watch has ended for good, %s: %w", apierrors.ReasonForError(err), err)
+		}
+		fmt.Printf("%s %s=%s\n", event.Type, cm.Name, cm.Data["v"])
+		if event.Type == watch.Deleted {
+			delete(mirror, cm.Name)
+		} else {
+			mirror[cm.Name] = cm.Data["v"]
+		}
+		if cm.Name == until {
+			return nil
+		}
+	}
+	return nil
+}
+
+// print returns the mirror's content in the order of names.
+func print(mirror map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(mirror)) {
+		all = append(all, name+"="+mirror[name])
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,117 @@
+// shared-informer mirrors the ConfigMaps of a namespace with an informer. The
+// cache is the mirror: the informer keeps it right, and two handlers hear of
+// changes through one and the same watch.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, rules, *namespace, *until); err != nil {
+		fmt.Fprintln(os.Stderr, "shared-informer:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client: %w", err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, // 0: no resync
+		informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
+	// Asking for an informer is what makes the factory start it. Whoever asks
+	// again gets the same one: the same cache, the same watch.
+	configMaps := factory.Core().V1().ConfigMaps()
+	informer := configMaps.Informer()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, isInInitialList bool) {
+			cm := obj.(*corev1.ConfigMap)
+			kind := "ADDED"
+			if isInInitialList {
+				kind = "LISTED"
+			}
+			fmt.Printf("%s %s=%s\n", kind, cm.Name, cm.Data["v"])
+			if cm.Name == until {
+				cancel()
+			}
+		},
+		UpdateFunc: func(_, obj any) {
+			cm := obj.(*corev1.ConfigMap)
+			fmt.Printf("MODIFIED %s=%s\n", cm.Name, cm.Data["v"])
+		},
+		DeleteFunc: func(obj any) {
+			// Not always a ConfigMap; see ../tombstones.
+			name, err := cache.DeletionHandlingObjectToName(obj)
+			if err == nil {
+				fmt.Printf("DELETED %s\n", name.Name)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("adding a handler: %w", err)
+	}
+	var changes atomic.Int64
+	count := func(any) { changes.Add(1) }
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: count, UpdateFunc: func(any, any) { changes.Add(1) }, DeleteFunc: count,
+	})
+	if err != nil {
+		return fmt.Errorf("adding the second handler: %w", err)
+	}
+
+	factory.StartWithContext(ctx) // does not block
+	// Until the cache has synced, an object that is not in it may well exist.
+	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
+		return err
+	}
+	fmt.Println("watching")
+	<-ctx.Done()
+	// Waits until handlers have returned and nothing of the informers runs.
+	factory.Shutdown()
+
+	all, err := configMaps.Lister().ConfigMaps(namespace).List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("reading the cache: %w", err)
+	}
+	var mirror []string
+	for _, cm := range all {
+		mirror = append(mirror, cm.Name+"="+cm.Data["v"])
+	}
+	slices.Sort(mirror) // a cache has no order
+	fmt.Println("mirror:", strings.Join(mirror, " "))
+	fmt.Printf("second handler: %d changes, informer stopped: %t\n", changes.Load(), informer.IsStopped())
+	return nil
+}

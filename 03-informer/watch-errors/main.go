@@ -1,0 +1,93 @@
+// watch-errors decides what to do when an informer cannot list or watch. Left
+// alone, an informer logs the error and tries again for ever: right while a
+// server restarts, wrong when the ServiceAccount may not read the resource,
+// because then the program would wait for its cache without an end.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, rules, *namespace, *until); err != nil {
+		fmt.Fprintln(os.Stderr, "watch-errors:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client: %w", err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
+	informer := factory.Core().V1().ConfigMaps().Informer()
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	// It gets what made list or watch fail. It does not get a watch that broke
+	// off, nor the ERROR event with 410 by which the server says that history
+	// is gone: the informer goes on, or lists again, and has nothing to report.
+	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			cancel(err)
+		default:
+			fmt.Printf("will try again: %s\n", apierrors.ReasonForError(err))
+		}
+	})
+	if err != nil {
+		cancel(nil)
+		return fmt.Errorf("setting the error handler: %w", err)
+	}
+	found := errors.New("found")
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			cm := obj.(*corev1.ConfigMap)
+			fmt.Println("ADDED", cm.Name)
+			if cm.Name == until {
+				cancel(found)
+			}
+		},
+	})
+	if err != nil {
+		cancel(nil)
+		return fmt.Errorf("adding a handler: %w", err)
+	}
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	defer cancel(nil)
+	if factory.WaitForCacheSyncWithContext(ctx).AsError() == nil {
+		fmt.Println("watching")
+	}
+	<-ctx.Done()
+	if cause := context.Cause(ctx); apierrors.ReasonForError(cause) != metav1.StatusReasonUnknown {
+		return fmt.Errorf("giving up: %w", cause)
+	}
+	return nil
+}

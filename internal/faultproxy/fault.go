@@ -1,0 +1,310 @@
+package faultproxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Fault is something to go wrong.
+type Fault string
+
+// Faults that strike a request.
+const (
+	Answer     Fault = "answer"      // Code is answered, as a Status; the server gets nothing
+	ErrorEvent Fault = "error-event" // a watch is answered with 200 and one ERROR event of Code: so the server says 410 Expired
+	Rewind     Fault = "rewind"      // a watch reaches the server with resourceVersion 1, and the server says what it says to that
+	Lose       Fault = "lose"        // the server has done it, and the connection is reset before the answer
+	Slow       Fault = "slow"        // forwarded after Delay
+	Stall      Fault = "stall"       // forwarded when the injection is removed
+)
+
+// Faults that strike an event of a watch. No network loses one event and
+// delivers the next; but a buggy proxy or client does, and what follows is the same.
+const (
+	Drop  Fault = "drop"  // the event does not arrive
+	Delay Fault = "delay" // it and all later ones of that watch arrive later by Delay
+	Hold  Fault = "hold"  // nothing arrives from it on until the injection is removed; the connection stays open
+	Cut   Fault = "cut"   // the connection is reset instead
+)
+
+// Unreachable is recorded for a request that Down ended.
+const Unreachable Fault = "unreachable"
+
+// A Rule says what is to happen to which requests or events.
+type Rule struct {
+	Requests
+	Event  string // for faults of events: the type, such as DELETED; a pattern
+	Object string // for faults of events: the object's name; a pattern
+
+	Fault Fault
+	After int // so many matching requests or events pass first
+	Times int // then so many are struck; once if zero, all if negative
+
+	Code       int           // for Answer and ErrorEvent
+	RetryAfter time.Duration // for Answer: the header, in whole seconds; none if zero
+	Delay      time.Duration // for Slow and Delay
+}
+
+func (r Rule) check() error {
+	for _, pattern := range []string{r.Verb, r.Resource, r.Namespace, r.Name, r.UserAgent, r.Event, r.Object} {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("pattern %q: %w", pattern, err)
+		}
+	}
+	switch r.Fault {
+	case Answer, ErrorEvent:
+		if r.Code < 400 || r.Code > 599 {
+			return fmt.Errorf("fault %s: code %d is not an error", r.Fault, r.Code)
+		}
+	case Slow, Delay:
+		if r.Delay <= 0 {
+			return fmt.Errorf("fault %s needs a delay", r.Fault)
+		}
+	case Rewind, Lose, Stall, Drop, Hold, Cut:
+	default:
+		return fmt.Errorf("fault %q is not known", r.Fault)
+	}
+	return nil
+}
+
+func (f Fault) ofEvents() bool { return f == Drop || f == Delay || f == Hold || f == Cut }
+
+// An Injection is a rule at work.
+type Injection struct {
+	rule    Rule
+	proxy   *Proxy
+	removed chan struct{}
+	seen    int
+	struck  int
+}
+
+// Inject puts a rule to work. Several rules can strike the same request, in
+// the order in which they were injected; an event is struck by the first.
+func (p *Proxy) Inject(rule Rule) (*Injection, error) {
+	if err := rule.check(); err != nil {
+		return nil, err
+	}
+	if rule.Times == 0 {
+		rule.Times = 1
+	}
+	i := &Injection{rule: rule, proxy: p, removed: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = append(p.rules, i)
+	return i, nil
+}
+
+// Struck returns how often the fault has happened.
+func (i *Injection) Struck() int {
+	i.proxy.mu.Lock()
+	defer i.proxy.mu.Unlock()
+	return i.struck
+}
+
+// Remove ends the injection; what it stalls or holds goes on.
+func (i *Injection) Remove() {
+	p := i.proxy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, rule := range p.rules {
+		if rule == i {
+			p.rules = append(p.rules[:at:at], p.rules[at+1:]...)
+			close(i.removed)
+			return
+		}
+	}
+}
+
+// Clear removes all injections.
+func (p *Proxy) Clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range p.rules {
+		close(i.removed)
+	}
+	p.rules = nil
+}
+
+// take counts a match and reports whether the rule strikes it. The caller holds p.mu.
+func (i *Injection) take(x *exchange) bool {
+	i.seen++
+	if i.seen <= i.rule.After || i.rule.Times > 0 && i.struck >= i.rule.Times {
+		return false
+	}
+	i.struck++
+	x.Faults = append(x.Faults, i.rule.Fault)
+	return true
+}
+
+// strikeRequest does to a request what the rules say and reports whether it
+// has thereby been answered.
+func (p *Proxy) strikeRequest(w http.ResponseWriter, r *http.Request, x *exchange) bool {
+	p.mu.Lock()
+	rules := append([]*Injection(nil), p.rules...)
+	p.mu.Unlock()
+	for _, i := range rules {
+		if i.rule.Fault.ofEvents() || !i.rule.match(x.Request) ||
+			(i.rule.Fault == ErrorEvent || i.rule.Fault == Rewind) && !x.watch() {
+			continue
+		}
+		p.mu.Lock()
+		select {
+		case <-i.removed: // while an earlier rule stalled the request
+			p.mu.Unlock()
+			continue
+		default:
+		}
+		strikes := i.take(x)
+		p.mu.Unlock()
+		if !strikes {
+			continue
+		}
+		switch i.rule.Fault {
+		case Slow:
+			p.pause(r.Context(), time.After(i.rule.Delay), nil)
+		case Stall:
+			p.pause(r.Context(), nil, i.removed)
+		case Rewind:
+			query := r.URL.Query()
+			query.Set("resourceVersion", "1")
+			query.Del("resourceVersionMatch")
+			query.Del("sendInitialEvents")
+			r.URL.RawQuery = query.Encode()
+		case Answer:
+			if i.rule.RetryAfter > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(int(i.rule.RetryAfter/time.Second)))
+			}
+			p.write(w, x, i.rule.Code, status(i.rule.Code, i.rule.RetryAfter))
+			return true
+		case ErrorEvent:
+			p.write(w, x, http.StatusOK, map[string]any{"type": "ERROR", "object": status(i.rule.Code, 0)})
+			return true
+		}
+	}
+	return false
+}
+
+// pause waits for either channel, the end of the request or the end of the proxy.
+func (p *Proxy) pause(ctx context.Context, after <-chan time.Time, removed <-chan struct{}) {
+	select {
+	case <-after:
+	case <-removed:
+	case <-ctx.Done():
+	case <-p.closed:
+	}
+}
+
+func (p *Proxy) write(w http.ResponseWriter, x *exchange, code int, body any) {
+	p.mu.Lock()
+	x.Code = code
+	if x.watch() && code == http.StatusOK {
+		x.Events++
+	}
+	p.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
+}
+
+// status is the API server's own form of an error.
+func status(code int, retryAfter time.Duration) metav1.Status {
+	reason := map[int]metav1.StatusReason{
+		400: metav1.StatusReasonBadRequest, 401: metav1.StatusReasonUnauthorized, 403: metav1.StatusReasonForbidden,
+		404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonConflict, 410: metav1.StatusReasonExpired,
+		422: metav1.StatusReasonInvalid, 429: metav1.StatusReasonTooManyRequests, 500: metav1.StatusReasonInternalError,
+		503: metav1.StatusReasonServiceUnavailable, 504: metav1.StatusReasonTimeout,
+	}[code]
+	s := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: int32(code), Reason: reason, Message: fmt.Sprintf("injected by faultproxy: %s", http.StatusText(code)),
+	}
+	if retryAfter > 0 {
+		s.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(retryAfter / time.Second)}
+	}
+	return s
+}
+
+// An eventFilter is the body of a watch, from which faults take or hold back events.
+type eventFilter struct {
+	ctx    context.Context
+	body   io.ReadCloser
+	lines  *bufio.Reader
+	p      *Proxy
+	x      *exchange
+	output bytes.Buffer // what may go to the client
+}
+
+func newEventFilter(ctx context.Context, body io.ReadCloser, p *Proxy, x *exchange) io.ReadCloser {
+	return &eventFilter{ctx: ctx, body: body, lines: bufio.NewReader(body), p: p, x: x}
+}
+
+func (f *eventFilter) Close() error { return f.body.Close() }
+
+// Read reads from one event at a time, so that an event is never late because
+// of the next one.
+func (f *eventFilter) Read(b []byte) (int, error) {
+	for f.output.Len() == 0 {
+		line, err := f.lines.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			if err := f.strike(line); err != nil {
+				return 0, err
+			}
+		}
+		if err != nil && f.output.Len() == 0 {
+			return 0, err
+		}
+	}
+	return f.output.Read(b)
+}
+
+func (f *eventFilter) strike(line []byte) error {
+	var event struct {
+		Type   string
+		Object struct{ Metadata struct{ Name string } }
+	}
+	if err := json.Unmarshal(line, &event); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("the server's watch is not JSON: %w", err)
+	}
+	f.p.mu.Lock()
+	var hit *Injection
+	for _, i := range f.p.rules {
+		if i.rule.Fault.ofEvents() && i.rule.match(f.x.Request) && matches(i.rule.Event, event.Type) &&
+			matches(i.rule.Object, event.Object.Metadata.Name) && i.take(f.x) {
+			hit = i
+			break
+		}
+	}
+	f.p.mu.Unlock()
+	if hit != nil {
+		switch hit.rule.Fault {
+		case Drop:
+			return nil
+		case Delay:
+			f.p.pause(f.ctx, time.After(hit.rule.Delay), nil)
+		case Hold:
+			f.p.pause(f.ctx, nil, hit.removed)
+		case Cut:
+			reset(f.x.conn)
+			return errReset
+		}
+		if err := f.ctx.Err(); err != nil {
+			return err
+		}
+	}
+	f.output.Write(line)
+	f.p.mu.Lock()
+	f.x.Events++
+	f.p.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,122 @@
+package faultproxy
+
+import (
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+// A Request is what a client asked for, in the API's terms, and what it got.
+type Request struct {
+	Verb        string // get list watch watch-list create update patch delete deletecollection
+	Resource    string // plural, with the subresource after a slash; empty for paths that are no resource
+	Namespace   string
+	Name        string
+	UserAgent   string
+	Path, Query string
+
+	Started time.Time
+	Took    time.Duration // zero while it is under way
+	Code    int           // the HTTP status of the answer; zero while there is none
+	Events  int           // for a watch: how many went to the client, bookmarks included
+	Faults  []Fault       // what was done to it
+}
+
+// watch-list is a watch that begins with the present state (sendInitialEvents).
+const (
+	verbWatch     = "watch"
+	verbWatchList = "watch-list"
+)
+
+func (r Request) watch() bool { return r.Verb == verbWatch || r.Verb == verbWatchList }
+
+// String is one line for a log.
+func (r Request) String() string {
+	what := r.Resource
+	if what == "" {
+		what = r.Path
+	}
+	if r.Name != "" {
+		what += "/" + r.Name
+	}
+	s := fmt.Sprintf("%d %s %s", r.Code, r.Verb, what)
+	if r.watch() {
+		s += fmt.Sprintf(", %d events", r.Events)
+	}
+	for _, f := range r.Faults {
+		s += fmt.Sprintf(", fault %s", f)
+	}
+	return s
+}
+
+func describe(r *http.Request) Request {
+	req := Request{UserAgent: r.UserAgent(), Path: r.URL.Path, Query: r.URL.RawQuery, Started: time.Now(), Verb: strings.ToLower(r.Method)}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch { // leave what comes after the version
+	case parts[0] == "api" && len(parts) > 2:
+		parts = parts[2:]
+	case parts[0] == "apis" && len(parts) > 3:
+		parts = parts[3:]
+	default:
+		return req
+	}
+	// "namespaces" is a scope, unless nothing or a subresource of it follows.
+	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
+		req.Namespace, parts = parts[1], parts[2:]
+	}
+	req.Resource = parts[0]
+	if len(parts) > 1 {
+		req.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		req.Resource += "/" + parts[2]
+	}
+	query := r.URL.Query()
+	switch r.Method {
+	case http.MethodGet:
+		switch {
+		case isTrue(query.Get("watch")) && isTrue(query.Get("sendInitialEvents")):
+			req.Verb = verbWatchList
+		case isTrue(query.Get("watch")):
+			req.Verb = verbWatch
+		case req.Name == "":
+			req.Verb = "list"
+		}
+	case http.MethodPost:
+		req.Verb = "create"
+	case http.MethodPut:
+		req.Verb = "update"
+	case http.MethodDelete:
+		if req.Name == "" {
+			req.Verb = "deletecollection"
+		}
+	}
+	return req
+}
+
+func isTrue(s string) bool { return s == "true" || s == "1" }
+
+// Requests says which requests are meant. Each field is a pattern as in
+// path.Match, in which * also matches what holds a slash; an empty one matches all.
+type Requests struct {
+	Verb, Resource, Namespace, Name, UserAgent string
+}
+
+// Watches are the requests that stay open, whether they begin with the present state or not.
+var Watches = Requests{Verb: "watch*"}
+
+func (m Requests) match(r Request) bool {
+	return matches(m.Verb, r.Verb) && matches(m.Resource, r.Resource) && matches(m.Namespace, r.Namespace) &&
+		matches(m.Name, r.Name) && matches(m.UserAgent, r.UserAgent)
+}
+
+func matches(pattern, s string) bool {
+	if pattern == "" {
+		return true
+	}
+	const slash = "\x00" // path.Match treats / as a border, which a user agent is full of
+	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(s, "/", slash))
+	return ok && err == nil
+}

@@ -1,0 +1,77 @@
+// Command serve puts the fault proxy in front of a cluster and is steered with
+// curl over a Unix socket:
+//
+//	go run ./internal/faultproxy/serve -write-kubeconfig faulty.yaml -control faults.sock &
+//	kubectl --kubeconfig faulty.yaml get pods --watch
+//	curl --unix-socket faults.sock -X POST http://proxy/cut
+//
+// See Proxy.Control for all it can do. It prints each request when it has ended.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+)
+
+func main() {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "the cluster's kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	out := flag.String("write-kubeconfig", "", "where to write the kubeconfig of the proxy (required)")
+	control := flag.String("control", "", "path of the Unix socket that steers the proxy (required)")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, rules, *out, *control); err != nil {
+		fmt.Fprintln(os.Stderr, "serve:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, out, control string) error {
+	if out == "" || control == "" {
+		return errors.New("-write-kubeconfig and -control are required")
+	}
+	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	config, err := clientConfig.ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	namespace, _, err := clientConfig.Namespace()
+	if err != nil {
+		return fmt.Errorf("reading the namespace: %w", err)
+	}
+	proxy, err := faultproxy.Start(config)
+	if err != nil {
+		return fmt.Errorf("starting the proxy: %w", err)
+	}
+	defer proxy.Close()
+	proxy.Observe(func(r faultproxy.Request) { fmt.Println(r) })
+
+	socket, err := net.Listen("unix", control)
+	if err != nil {
+		return fmt.Errorf("listening for commands: %w", err)
+	}
+	steering := &http.Server{Handler: proxy.Control(), ReadHeaderTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { _ = steering.Close() })()
+	// Last, so that whoever sees the file can use both it and the socket.
+	if err := proxy.WriteKubeconfig(out, namespace, ""); err != nil {
+		return fmt.Errorf("writing the proxy's kubeconfig: %w", err)
+	}
+	defer os.Remove(out)
+	if err := steering.Serve(socket); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("answering commands: %w", err)
+	}
+	return nil
+}
