@@ -510,8 +510,8 @@ func TestInterrupt(t *testing.T) {
 	if err := p.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if r := p.Wait(); r.ExitCode != 1 || !strings.Contains(r.Stderr, "canceled") || strings.Contains(r.Stdout, "again") {
-		t.Errorf("exit code %d, want 1 and no second watch\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	if r := p.Wait(); r.ExitCode != 1 || !strings.Contains(r.Stderr, "canceled") {
+		t.Errorf("exit code %d, want 1 and the reason\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }
 
@@ -817,7 +817,8 @@ func TestBadInput(t *testing.T) {
 		program := e.Program("./02-clientset/" + p.name)
 		for _, bad := range p.bad {
 			t.Run(p.name+"/"+bad.name, func(t *testing.T) {
-				r := e.Run(testenv.Command{Path: program, Args: append(slices.Clone(bad.args), p.args...), Env: bad.env})
+				// Nobody waits half a minute to hear that the server is down.
+				r := e.Run(testenv.Command{Path: program, Args: append(slices.Clone(bad.args), p.args...), Env: bad.env, Timeout: 20 * time.Second})
 				if r.ExitCode != 1 || !regexp.MustCompile(`^`+p.name+`: .*`+bad.want+`.*\n$`).MatchString(r.Stderr) {
 					t.Errorf("exit code %d, want 1 and one line with %s:\n%s", r.ExitCode, bad.want, r.Stderr)
 				}
