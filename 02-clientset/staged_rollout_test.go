@@ -658,20 +658,21 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 // Ctrl-C while a write is on its way: the write is carried through.
 func TestRolloutInterruptedDuringWrite(t *testing.T) {
 	r := newRolloutTest(t, 2, nil)
-	arrived, release := make(chan struct{}), make(chan struct{})
+	arrived, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	var patches atomic.Int32
 	kubeconfig := r.through(func(_ http.ResponseWriter, req *http.Request) bool {
 		if req.Method == http.MethodPatch && patches.Add(1) == 1 {
 			close(arrived)
-			<-release
+			<-released
 		}
 		return false
 	})
+	t.Cleanup(release) // a held request would keep the proxy from closing
 	p := r.Start(r.command("-kubeconfig", kubeconfig, "-image", rolloutNew, "-stages", "100%"))
 	select {
 	case <-arrived:
 	case <-p.Done():
-		close(release)
 		t.Fatal("it ended without a write")
 	}
 	err := p.Signal(os.Interrupt)
@@ -681,7 +682,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 		}
 		return nil
 	})
-	close(release)
+	release()
 	if result := p.Wait(); err != nil || result.ExitCode != 130 || !strings.Contains(result.Stderr, "1 of 2 Deployments have the new image") {
 		t.Errorf("%v, exit code %d\n%s", err, result.ExitCode, result.Stderr)
 	}
