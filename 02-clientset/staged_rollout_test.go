@@ -659,20 +659,21 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 // Ctrl-C while a write is on its way: the write is carried through.
 func TestRolloutInterruptedDuringWrite(t *testing.T) {
 	r := newRolloutTest(t, 2, nil)
-	arrived, release := make(chan struct{}), make(chan struct{})
+	arrived, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	var patches atomic.Int32
 	kubeconfig := r.through(func(_ http.ResponseWriter, req *http.Request) bool {
 		if req.Method == http.MethodPatch && patches.Add(1) == 1 {
 			close(arrived)
-			<-release
+			<-released
 		}
 		return false
 	})
+	t.Cleanup(release) // a held request would keep the proxy from closing
 	p := r.Start(r.command("-kubeconfig", kubeconfig, "-image", rolloutNew, "-stages", "100%"))
 	select {
 	case <-arrived:
 	case <-p.Done():
-		close(release)
 		t.Fatal("it ended without a write")
 	}
 	err := p.Signal(os.Interrupt)
@@ -682,7 +683,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 		}
 		return nil
 	})
-	close(release)
+	release()
 	if result := p.Wait(); err != nil || result.ExitCode != 130 || !strings.Contains(result.Stderr, "1 of 2 Deployments have the new image") {
 		t.Errorf("%v, exit code %d\n%s", err, result.ExitCode, result.Stderr)
 	}
@@ -893,6 +894,7 @@ func (r *rolloutTest) running(image string, n int) {
 func TestRolloutOfContainers(t *testing.T) {
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Spec.ProgressDeadlineSeconds = new(int32(20))
+		d.Spec.Template.Spec.Containers[0].ImagePullPolicy = corev1.PullNever // the good images are in the nodes
 		if i == 1 {
 			*replicasOf(d) = 0 // lets a broken image through to the next stage
 		}

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -57,5 +60,27 @@ func TestLook(t *testing.T) {
 				t.Errorf("done %v, text %q, error %v; want %v, %q", g.done, g.text, err, tc.done, tc.text)
 			}
 		})
+	}
+}
+
+// client-go itself repeats what it may, so that a whole cluster test rarely
+// gets to see a request without an answer.
+func TestRetriable(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{goneError("web"), false}, // about a Deployment, not about a request
+		{requestError{errors.New("connection refused")}, true},
+		{requestError{apierrors.NewServiceUnavailable("starting")}, true},
+		{requestError{apierrors.NewTooManyRequests("slow down", 1)}, true},
+		{fmt.Errorf("listing: %w", requestError{apierrors.NewInternalError(errors.New("etcd"))}), true},
+		{requestError{apierrors.NewForbidden(appsv1.Resource("deployments"), "", nil)}, false},
+		{requestError{apierrors.NewUnauthorized("expired")}, false},
+	} {
+		if got := retriable(tc.err); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
+		}
 	}
 }
