@@ -69,7 +69,7 @@ func rolloutDeployment(name, app string) *appsv1.Deployment {
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": name}}
 	d.Spec.Template.Labels = labels
 	d.Spec.Template.Spec.TerminationGracePeriodSeconds = new(int64)
-	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: rolloutOld, ImagePullPolicy: corev1.PullIfNotPresent}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: rolloutOld, ImagePullPolicy: corev1.PullNever}} // the images are in the nodes
 	return d
 }
 
@@ -241,7 +241,7 @@ func available(d *appsv1.Deployment) bool {
 	return s.ObservedGeneration == d.Generation && s.UpdatedReplicas == n && s.AvailableReplicas == n && s.Replicas == n
 }
 
-// changesOfImage returns "web-1=3.10.2" and so on in the order in which they
+// changesOfImage returns "web-1=2" and so on in the order in which they
 // happened. Before each, the Deployments in after[name] must have been available
 // with the new image.
 func (r *rolloutTest) changesOfImage(since string, after map[string][]string) []string {
@@ -286,7 +286,7 @@ func TestRolloutGoesStageByStage(t *testing.T) {
 		"web-2": {"web-1"}, "web-3": {"web-1"},
 		"web-4": {"web-1", "web-2", "web-3"},
 	})
-	if diff := cmp.Diff([]string{"web-1=3.10.2", "web-2=3.10.2", "web-3=3.10.2", "web-4=3.10.2"}, changes); diff != "" {
+	if diff := cmp.Diff([]string{"web-1=2", "web-2=2", "web-3=2", "web-4=2"}, changes); diff != "" {
 		t.Errorf("changes of images (-want +got):\n%s", diff)
 	}
 	if !strings.Contains(result.Stdout, "updated, ") || !strings.Contains(result.Stdout, "stage 3 of 3 is available") {
@@ -316,7 +316,7 @@ func TestRolloutByAnnotation(t *testing.T) {
 	})
 	_, since := r.all()
 	r.run(0, "", "-image", rolloutNew)
-	want := []string{"web-2=3.10.2", "web-3=3.10.2", "web-1=3.10.2"}
+	want := []string{"web-2=2", "web-3=2", "web-1=2"}
 	if diff := cmp.Diff(want, r.changesOfImage(since, map[string][]string{"web-1": {"web-2", "web-3"}})); diff != "" {
 		t.Errorf("changes of images (-want +got):\n%s", diff)
 	}
@@ -336,7 +336,7 @@ func TestRolloutRollsBack(t *testing.T) {
 	if g := r.get("web-4").Generation; g != before["web-4"].Generation {
 		t.Errorf("web-4 of stage 3 was touched: generation %d", g)
 	}
-	want := []string{"web-1=3.10.2", "web-2=3.10.2", "web-3=3.10.2", "web-3=3.9", "web-2=3.9", "web-1=3.9"}
+	want := []string{"web-1=2", "web-2=2", "web-3=2", "web-3=1", "web-2=1", "web-1=1"}
 	if diff := cmp.Diff(want, r.changesOfImage(since, map[string][]string{"web-2": {"web-1"}})[:6]); diff != "" {
 		t.Errorf("changes of images (-want +got):\n%s", diff)
 	}
@@ -366,7 +366,7 @@ func stuck(t *testing.T) (*rolloutTest, *testenv.Process, map[string]*appsv1.Dep
 	before, _ := r.all()
 	p := r.Start(r.command("-image", rolloutNew, "-stages", "1,2,3"))
 	r.Eventually(time.Minute, func(context.Context) error {
-		if got := r.images(); got != "3.10.2 3.10.2 3.9" {
+		if got := r.images(); got != "2 2 1" {
 			return errors.New(got)
 		}
 		return nil
@@ -403,7 +403,7 @@ func TestRolloutResumes(t *testing.T) {
 			if !strings.Contains(result.Stdout, "web-2: has "+rolloutNew+" already") {
 				t.Errorf("it does not say that web-2 was done:\n%s", result.Stdout)
 			}
-			if got := r.images(); got != "3.10.2 3.10.2 3.10.2" {
+			if got := r.images(); got != "2 2 2" {
 				t.Errorf("images %s", got)
 			}
 			ds, _ := r.all()
@@ -443,11 +443,11 @@ func TestRolloutUndo(t *testing.T) {
 	if result := r.run(0, "", "-rollback", "-dry-run"); !strings.Contains(result.Stdout, "web-2: "+rolloutNew+" -> "+rolloutOld) {
 		t.Errorf("no plan in\n%s", result.Stdout)
 	}
-	if got := r.images(); got != "3.10.2 3.10.2 3.9" {
+	if got := r.images(); got != "2 2 1" {
 		t.Errorf("a dry run has written: %s", got)
 	}
 	r.run(0, "", "-rollback", "-image", "example.com/other:1") // a rollout that never was
-	if got := r.images(); got != "3.10.2 3.10.2 3.9" {
+	if got := r.images(); got != "2 2 1" {
 		t.Errorf("another rollout was undone: %s", got)
 	}
 	result := r.run(0, "", "-rollback")
@@ -464,11 +464,11 @@ func TestRolloutUndo(t *testing.T) {
 func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 	t.Run("image", func(t *testing.T) {
 		r, p, _ := stuck(t)
-		r.edit("web-2", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/theirs:1" })
-		if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "somebody else has set the image of web-2 to example.com/theirs:1") {
+		r.edit("web-2", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/theirs:9" })
+		if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "somebody else has set the image of web-2 to example.com/theirs:9") {
 			t.Errorf("exit code %d:\n%s", result.ExitCode, result.Stderr)
 		}
-		if got := r.images(); got != "3.9 1 3.9" {
+		if got := r.images(); got != "1 9 1" {
 			t.Errorf("images %s: theirs must stay, ours go", got)
 		}
 	})
@@ -632,7 +632,7 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 	p := r.Start(r.command("-image", rolloutNew, "-stages", "2,100%", "-timeout", "1m"))
 	// Under constant scaling no Deployment need ever be complete at once.
 	r.Eventually(time.Minute, func(context.Context) error {
-		if got := r.images(); !strings.HasPrefix(got, "3.10.2 3.10.2") {
+		if got := r.images(); !strings.HasPrefix(got, "2 2") {
 			return errors.New(got)
 		}
 		return nil
@@ -688,7 +688,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 		t.Errorf("%v, exit code %d\n%s", err, result.ExitCode, result.Stderr)
 	}
 	r.whole()
-	if got := r.images(); got != "3.10.2 3.9" {
+	if got := r.images(); got != "2 1" {
 		t.Errorf("images %s, want the current write done and no other", got)
 	}
 }
@@ -725,7 +725,7 @@ func TestRolloutOutlivesLostConnections(t *testing.T) {
 	if result := p.Wait(); result.ExitCode != 0 {
 		t.Errorf("exit code %d\n%s%s", result.ExitCode, result.Stdout, result.Stderr)
 	}
-	if got := r.images(); got != "3.10.2 3.10.2" {
+	if got := r.images(); got != "2 2" {
 		t.Errorf("images %s", got)
 	}
 }
@@ -894,7 +894,6 @@ func (r *rolloutTest) running(image string, n int) {
 func TestRolloutOfContainers(t *testing.T) {
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Spec.ProgressDeadlineSeconds = new(int32(20))
-		d.Spec.Template.Spec.Containers[0].ImagePullPolicy = corev1.PullNever // the good images are in the nodes
 		if i == 1 {
 			*replicasOf(d) = 0 // lets a broken image through to the next stage
 		}
