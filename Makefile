@@ -17,7 +17,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell doctor readme lint verify bench clean build
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme lint verify bench clean build
 
 help:
 	@sed -n 's/^## //p' Makefile
