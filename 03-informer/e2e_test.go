@@ -24,15 +24,7 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "workshop-overlay-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	overlayDir = dir
-	testenv.Main(m)
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestREADME(t *testing.T) { testenv.README(t) }
 

@@ -32,12 +32,13 @@ while_cut() {
 }
 
 while_gone() {
-  local clients=$1
+  local clients=$1 before
   shift
+  before=$(asked verb=watch | grep -c error-event)
   faults "inject?fault=error-event&code=410&verb=watch&times=$clients" >/dev/null
   faults 'inject?fault=stall&verb=watch-list&times=-1' >/dev/null
   faults cut
-  until [ "$(asked verb=watch | grep -c error-event)" -ge "$clients" ]; do sleep 0.1; done
+  until [ "$(asked verb=watch | grep -c error-event)" -ge $((before + clients)) ]; do sleep 0.1; done
   "$@"
   faults clear >/dev/null
 }
@@ -48,8 +49,13 @@ start() {
 }
 
 printed() {
-  local program
+  local program tries
   for program in "${@:2}"; do
-    until grep --quiet "$1" "$FAULTS/$program"; do sleep 0.1; done
+    for ((tries = 0; tries < 600; tries++)); do # a minute
+      grep --quiet "$1" "$FAULTS/$program" && continue 2
+      sleep 0.1
+    done
+    cat "$FAULTS/$program"
+    return 1
   done
 }

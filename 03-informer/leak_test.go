@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -38,11 +37,9 @@ func main() {
 }
 `
 
-var overlayDir string // set by TestMain
-
 // overlay writes the file for go build -overlay that puts afterMain around the
-// main function of every program of this step.
-var overlay = sync.OnceValues(func() (string, error) {
+// main function of every program of this step, and returns its path in dir.
+func overlay(dir string) (string, error) {
 	mains, err := filepath.Glob("*/main.go")
 	if err != nil {
 		return "", err
@@ -57,29 +54,29 @@ var overlay = sync.OnceValues(func() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		renamed := filepath.Join(overlayDir, filepath.Base(filepath.Dir(abs))+".go")
+		renamed := filepath.Join(dir, filepath.Base(filepath.Dir(abs))+".go")
 		if err := os.WriteFile(renamed, []byte(strings.Replace(string(source), "\nfunc main() {", "\nfunc lesson() {", 1)), 0o600); err != nil {
 			return "", err
 		}
 		replace[abs] = renamed
-		replace[filepath.Join(filepath.Dir(abs), "after_main.go")] = filepath.Join(overlayDir, "after_main.go")
+		replace[filepath.Join(filepath.Dir(abs), "after_main.go")] = filepath.Join(dir, "after_main.go")
 	}
-	if err := os.WriteFile(filepath.Join(overlayDir, "after_main.go"), []byte(afterMain), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "after_main.go"), []byte(afterMain), 0o600); err != nil {
 		return "", err
 	}
 	data, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(overlayDir, "overlay.json")
+	path := filepath.Join(dir, "overlay.json")
 	return path, os.WriteFile(path, data, 0o600)
-})
+}
 
 // program builds one of the step's programs. It exits with 3 when it leaves a
 // goroutine. GOFLAGS=-race reaches it, too.
 func program(t *testing.T, e *testenv.Env, name string) string {
 	t.Helper()
-	path, err := overlay()
+	path, err := overlay(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

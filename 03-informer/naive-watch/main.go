@@ -58,7 +58,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		fmt.Printf("LISTED %s=%s\n", cm.Name, cm.Data["v"])
 		mirror[cm.Name] = cm.Data["v"]
 	}
-	defer func() { fmt.Println("mirror:", print(mirror)) }()
+	defer func() { fmt.Println("mirror:", content(mirror)) }()
 
 	for ctx.Err() == nil {
 		// Without a resourceVersion, a watch begins with an ADDED for all that
@@ -93,8 +93,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	return nil
 }
 
-// print returns the mirror's content in the order of names.
-func print(mirror map[string]string) string {
+// content returns what a mirror holds, in the order of names.
+func content(mirror map[string]string) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(mirror)) {
 		all = append(all, name+"="+mirror[name])
