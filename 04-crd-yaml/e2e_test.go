@@ -1,0 +1,199 @@
+package crdyaml
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
+
+const (
+	policyCRD   = "healthcheckpolicy-crd.yaml"
+	icecreamCRD = "icecream-crd.yaml"
+)
+
+// The object that a definition's kind and a spec make.
+func object(crd *apiextensionsv1.CustomResourceDefinition, name string, spec map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	o.SetAPIVersion(crd.Spec.Group + "/" + crd.Spec.Versions[0].Name)
+	o.SetKind(crd.Spec.Names.Kind)
+	o.SetName(name)
+	return o
+}
+
+// resource is the client for the objects of a definition in the test's
+// namespace; version is its first one if empty.
+func resource(e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition, version string) dynamic.ResourceInterface {
+	if version == "" {
+		version = crd.Spec.Versions[0].Name
+	}
+	return e.Dynamic.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}).Namespace(e.Namespace)
+}
+
+// field returns a field of an object, or nil.
+func field(o *unstructured.Unstructured, path ...string) any {
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	return v
+}
+
+// causes returns the single errors of a refusal as "reason field: message".
+func causes(t *testing.T, err error) []string {
+	t.Helper()
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
+		t.Fatalf("error %v, want one with details", err)
+	}
+	var list []string
+	for _, c := range status.ErrStatus.Details.Causes {
+		list = append(list, string(c.Type)+" "+c.Field+": "+c.Message)
+	}
+	return list
+}
+
+// wantRefused fails the test unless the server has refused something with one
+// reason that contains want.
+func wantRefused(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("it was accepted, want the error %q", want)
+	} else if !strings.Contains(err.Error(), want) {
+		t.Errorf("the answer is\n%v\nwant\n%s", err, want)
+	}
+}
+
+// kubectl runs kubectl in the test's namespace, with a cache of its own:
+// definitions come and go here faster than the cache of discovery expires.
+func kubectl(t *testing.T, e *testenv.Env, args ...string) testenv.Result {
+	t.Helper()
+	args = append([]string{"-c", `exec kubectl "$@"`, "bash", "--namespace=" + e.Namespace, "--cache-dir=" + t.TempDir()}, args...)
+	return e.Run(testenv.Command{Path: "/bin/bash", Args: args})
+}
+
+// readObject reads an example. want is what its first line says that the
+// server must answer; it is empty in a good example.
+func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _ := bufio.NewReader(bytes.NewReader(data)).ReadString('\n')
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(first), "# want: "); ok {
+		want = rest
+	}
+	json, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	o = &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(json); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return o, want
+}
+
+// plurals are the resources of the kinds in the examples.
+var plurals = map[string]string{"HealthCheckPolicy": "healthcheckpolicies", "Icecream": "icecreams"}
+
+func resourceOf(e *testenv.Env, o *unstructured.Unstructured) dynamic.ResourceInterface {
+	gvk := o.GroupVersionKind()
+	return e.Dynamic.Resource(gvk.GroupVersion().WithResource(plurals[gvk.Kind])).Namespace(e.Namespace)
+}
+
+// strict is how kubectl writes: an unknown field is an error.
+var strict = metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}
+
+func examples(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files %s: %v", pattern, err)
+	}
+	return files
+}
+
+func base(path string) string { return strings.TrimSuffix(filepath.Base(path), ".yaml") }
+
+func TestGoodExamplesAreAccepted(t *testing.T) {
+	e := testenv.New(t)
+	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	defaults := map[string]map[string]any{
+		"HealthCheckPolicy": {"action": "label", "podLabel": nil, "requiredProbes": []any{"liveness", "readiness"}, "selector": map[string]any{}},
+		"Icecream":          {"deploymentName": nil, "replicas": int64(1)},
+	}
+	for _, path := range examples(t, "examples/good/*.yaml") {
+		t.Run(base(path), func(t *testing.T) {
+			o, want := readObject(t, path)
+			if want != "" {
+				t.Errorf("a good example wants the error %q", want)
+			}
+			stored, err := resourceOf(e, o).Create(e.Context(), o, strict)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What was written is stored; what was left out or null has its default.
+			spec := map[string]any{}
+			for key, value := range defaults[o.GetKind()] {
+				if asked := field(o, "spec", key); asked != nil {
+					value = asked
+				}
+				if value != nil {
+					spec[key] = value
+				}
+			}
+			if diff := cmp.Diff(spec, field(stored, "spec")); diff != "" {
+				t.Errorf("spec (-want +stored):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBadExamplesAreRefused(t *testing.T) {
+	e := testenv.New(t)
+	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	files := examples(t, "examples/bad/*.yaml")
+	if len(files) < 20 {
+		t.Errorf("%d bad examples, want at least 20", len(files))
+	}
+	for _, path := range files {
+		t.Run(base(path), func(t *testing.T) {
+			o, want := readObject(t, path)
+			if want == "" {
+				t.Fatal(`the first line is not "# want: " and what the server must answer`)
+			}
+			_, err := resourceOf(e, o).Create(e.Context(), o, strict)
+			wantRefused(t, err, want)
+			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+				t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
+			}
+		})
+	}
+	for _, crd := range []string{policyCRD, icecreamCRD} {
+		list, err := resource(e, crdtest.Read(t, crd), "").List(e.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list.Items {
+			t.Errorf("the cluster holds the bad %s %s", o.GetKind(), o.GetName())
+		}
+	}
+}
