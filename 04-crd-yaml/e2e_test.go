@@ -3,7 +3,7 @@ package crdyaml
 import (
 	"bufio"
 	"bytes"
-	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,85 +18,76 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
-	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// ours marks the definitions that the workshop made: only those are deleted.
-const ours = "workshop.k8s-go.dev/step"
+const (
+	policyCRD   = "healthcheckpolicy-crd.yaml"
+	icecreamCRD = "icecream-crd.yaml"
+)
 
-// readCRD reads a definition from a file of this folder.
-func readCRD(t *testing.T, path string) *apiextensionsv1.CustomResourceDefinition {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(data, crd); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	return crd
+// The object that a definition's kind and a spec make.
+func object(crd *apiextensionsv1.CustomResourceDefinition, name string, spec map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	o.SetAPIVersion(crd.Spec.Group + "/" + crd.Spec.Versions[0].Name)
+	o.SetKind(crd.Spec.Names.Kind)
+	o.SetName(name)
+	return o
 }
 
-func crdClient(t *testing.T, e *testenv.Env) clientset.Interface {
-	t.Helper()
-	c, err := clientset.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
+// resource is the client for the objects of a definition in the test's
+// namespace; version is its first one if empty.
+func resource(e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition, version string) dynamic.ResourceInterface {
+	if version == "" {
+		version = crd.Spec.Versions[0].Name
 	}
-	return c
+	return e.Dynamic.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}).Namespace(e.Namespace)
 }
 
-// create creates a definition that is deleted when the test ends, and replaces
-// one that an interrupted run has left behind. It does not wait.
-func create(t *testing.T, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinition, error) {
-	t.Helper()
-	client := crdClient(t, e).ApiextensionsV1().CustomResourceDefinitions()
-	if old, err := client.Get(e.Context(), crd.Name, metav1.GetOptions{}); err == nil {
-		if old.Labels[ours] == "" {
-			t.Fatalf("the cluster has a definition %s that the workshop did not make", crd.Name)
-		}
-		remove(t, e, crd.Name)
-	}
-	t.Cleanup(func() { remove(t, e, crd.Name) })
-	return client.Create(e.Context(), crd, metav1.CreateOptions{})
+// field returns a field of an object, or nil.
+func field(o *unstructured.Unstructured, path ...string) any {
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	return v
 }
 
-// install creates definitions and waits until they can be used.
-func install(t *testing.T, e *testenv.Env, crds ...*apiextensionsv1.CustomResourceDefinition) {
+// causes returns the single errors of a refusal as "reason field: message".
+func causes(t *testing.T, err error) []string {
 	t.Helper()
-	var names []string
-	for _, crd := range crds {
-		if _, err := create(t, e, crd); err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, crd.Name)
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
+		t.Fatalf("error %v, want one with details", err)
 	}
-	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
-		t.Fatal(err)
+	var list []string
+	for _, c := range status.ErrStatus.Details.Causes {
+		list = append(list, string(c.Type)+" "+c.Field+": "+c.Message)
 	}
+	return list
 }
 
-// remove deletes definitions, with all objects of theirs, and waits for the end.
-func remove(t *testing.T, e *testenv.Env, names ...string) {
+// wantRefused fails the test unless the server has refused something with one
+// reason that contains want.
+func wantRefused(t *testing.T, err error, want string) {
 	t.Helper()
-	ctx := context.WithoutCancel(e.Context())
-	client := crdClient(t, e).ApiextensionsV1().CustomResourceDefinitions()
-	for _, name := range names {
-		if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Errorf("deleting %s: %v", name, err)
-		}
-	}
-	if err := crdwait.Gone(ctx, e.Config, names...); err != nil {
-		t.Error(err)
+	if err == nil {
+		t.Errorf("it was accepted, want the error %q", want)
+	} else if !strings.Contains(err.Error(), want) {
+		t.Errorf("the answer is\n%v\nwant\n%s", err, want)
 	}
 }
 
-// readObject reads an example. want is what its first line says the server
-// must answer; empty in a good example.
+// kubectl runs kubectl in the test's namespace, with a cache of its own:
+// definitions come and go here faster than the cache of discovery expires.
+func kubectl(t *testing.T, e *testenv.Env, args ...string) testenv.Result {
+	t.Helper()
+	args = append([]string{"-c", `exec kubectl "$@"`, "bash", "--namespace=" + e.Namespace, "--cache-dir=" + t.TempDir()}, args...)
+	return e.Run(testenv.Command{Path: "/bin/bash", Args: args})
+}
+
+// readObject reads an example. want is what its first line says that the
+// server must answer; it is empty in a good example.
 func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -105,9 +95,8 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 		t.Fatal(err)
 	}
 	first, _ := bufio.NewReader(bytes.NewReader(data)).ReadString('\n')
-	want, _ = strings.CutPrefix(strings.TrimSpace(first), "# want: ")
-	if want == strings.TrimSpace(first) {
-		want = ""
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(first), "# want: "); ok {
+		want = rest
 	}
 	json, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -123,7 +112,7 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 // plurals are the resources of the kinds in the examples.
 var plurals = map[string]string{"HealthCheckPolicy": "healthcheckpolicies", "Icecream": "icecreams"}
 
-func resource(e *testenv.Env, o *unstructured.Unstructured) dynamic.ResourceInterface {
+func resourceOf(e *testenv.Env, o *unstructured.Unstructured) dynamic.ResourceInterface {
 	gvk := o.GroupVersionKind()
 	return e.Dynamic.Resource(gvk.GroupVersion().WithResource(plurals[gvk.Kind])).Namespace(e.Namespace)
 }
@@ -140,70 +129,69 @@ func examples(t *testing.T, pattern string) []string {
 	return files
 }
 
+func base(path string) string { return strings.TrimSuffix(filepath.Base(path), ".yaml") }
+
 func TestGoodExamplesAreAccepted(t *testing.T) {
 	e := testenv.New(t)
-	install(t, e, readCRD(t, "healthcheckpolicy-crd.yaml"), readCRD(t, "icecream-crd.yaml"))
+	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	defaults := map[string]map[string]any{
+		"HealthCheckPolicy": {"action": "label", "podLabel": nil, "requiredProbes": []any{"liveness", "readiness"}, "selector": map[string]any{}},
+		"Icecream":          {"deploymentName": nil, "replicas": int64(1)},
+	}
 	for _, path := range examples(t, "examples/good/*.yaml") {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+		t.Run(base(path), func(t *testing.T) {
 			o, want := readObject(t, path)
 			if want != "" {
 				t.Errorf("a good example wants the error %q", want)
 			}
-			stored, err := resource(e, o).Create(e.Context(), o, strict)
+			stored, err := resourceOf(e, o).Create(e.Context(), o, strict)
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What was written is stored; what was left out has its default.
+			// What was written is stored; what was left out or null has its default.
+			spec := map[string]any{}
 			for key, value := range defaults[o.GetKind()] {
-				got, _, _ := unstructured.NestedFieldNoCopy(stored.Object, "spec", key)
-				asked, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", key)
-				if asked == nil {
-					asked = value
+				if asked := field(o, "spec", key); asked != nil {
+					value = asked
 				}
-				if diff := cmp.Diff(asked, got); diff != "" {
-					t.Errorf("spec.%s (-want +stored):\n%s", key, diff)
+				if value != nil {
+					spec[key] = value
 				}
+			}
+			if diff := cmp.Diff(spec, field(stored, "spec")); diff != "" {
+				t.Errorf("spec (-want +stored):\n%s", diff)
 			}
 		})
 	}
-}
-
-var defaults = map[string]map[string]any{
-	"HealthCheckPolicy": {"action": "label", "requiredProbes": []any{"liveness", "readiness"}, "selector": map[string]any{}},
-	"Icecream":          {"replicas": int64(1)},
 }
 
 func TestBadExamplesAreRefused(t *testing.T) {
 	e := testenv.New(t)
-	install(t, e, readCRD(t, "healthcheckpolicy-crd.yaml"), readCRD(t, "icecream-crd.yaml"))
-	kinds := map[string]schema.GroupVersionResource{}
-	for _, path := range examples(t, "examples/bad/*.yaml") {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	files := examples(t, "examples/bad/*.yaml")
+	if len(files) < 20 {
+		t.Errorf("%d bad examples, want at least 20", len(files))
+	}
+	for _, path := range files {
+		t.Run(base(path), func(t *testing.T) {
 			o, want := readObject(t, path)
 			if want == "" {
 				t.Fatal(`the first line is not "# want: " and what the server must answer`)
 			}
-			gvk := o.GroupVersionKind()
-			kinds[gvk.Kind] = gvk.GroupVersion().WithResource(plurals[gvk.Kind])
-			_, err := resource(e, o).Create(e.Context(), o, strict)
-			if err == nil {
-				t.Fatalf("it was accepted, want the error %q", want)
-			}
-			if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+			_, err := resourceOf(e, o).Create(e.Context(), o, strict)
+			wantRefused(t, err, want)
+			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 				t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
-			}
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("the answer is\n%v\nwant\n%s", err, want)
 			}
 		})
 	}
-	for _, gvr := range kinds {
-		list, err := e.Dynamic.Resource(gvr).Namespace(e.Namespace).List(e.Context(), metav1.ListOptions{})
+	for _, crd := range []string{policyCRD, icecreamCRD} {
+		list, err := resource(e, crdtest.Read(t, crd), "").List(e.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range list.Items {
-			t.Errorf("the cluster holds %s %s", gvr.Resource, o.GetName())
+			t.Errorf("the cluster holds the bad %s %s", o.GetKind(), o.GetName())
 		}
 	}
 }

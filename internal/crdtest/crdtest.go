@@ -1,0 +1,126 @@
+// Package crdtest installs CustomResourceDefinitions for the length of a test.
+// They are cluster-wide, so a test that needs a variant of one gives it a group
+// of its own, see Rename.
+package crdtest
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// Label marks the definitions that the workshop made. Only those are replaced
+// or deleted, whatever cluster the tests run on.
+const Label = "workshop.k8s-go.dev/step"
+
+// Read reads a definition from a YAML file. An unknown field fails the test.
+func Read(t testing.TB, path string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return crd
+}
+
+// Rename moves a definition into a group of its own and takes its short names
+// and categories away, so that it does not disturb others in the cluster.
+func Rename(crd *apiextensionsv1.CustomResourceDefinition, group string) {
+	crd.Spec.Group = group
+	crd.Name = crd.Spec.Names.Plural + "." + group
+	crd.Spec.Names.ShortNames, crd.Spec.Names.Categories = nil, nil
+}
+
+// Client returns a client for definitions.
+func Client(t testing.TB, e *testenv.Env) clientset.Interface {
+	t.Helper()
+	c, err := clientset.NewForConfig(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Create creates a definition that is removed when the test ends. One that an
+// interrupted run has left behind is replaced; one that is not ours fails the
+// test. It returns the server's error, and does not wait until the definition
+// can be used.
+func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) error {
+	t.Helper()
+	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	old, err := client.Get(e.Context(), crd.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && old.Labels[Label] == "":
+		t.Fatalf("the cluster has a CustomResourceDefinition %s that the workshop did not make", crd.Name)
+	case err == nil:
+		Remove(t, e, crd.Name)
+	case !apierrors.IsNotFound(err):
+		t.Fatal(err)
+	}
+	crd = crd.DeepCopy()
+	if crd.Labels[Label] == "" {
+		metav1.SetMetaDataLabel(&crd.ObjectMeta, Label, "test")
+	}
+	t.Cleanup(func() { Remove(t, e, crd.Name) })
+	_, err = client.Create(e.Context(), crd, metav1.CreateOptions{})
+	return err
+}
+
+// Install creates definitions as Create does and waits until they can be used.
+//
+// The first object takes two seconds more: for so long the server holds back
+// the creation of objects of a definition that is younger than that.
+func Install(t testing.TB, e *testenv.Env, crds ...*apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	var names []string
+	for _, crd := range crds {
+		if err := Create(t, e, crd); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, crd.Name)
+	}
+	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Remove deletes definitions of ours with all their objects, and waits for the
+// end. A definition that is not there is no error.
+func Remove(t testing.TB, e *testenv.Env, names ...string) {
+	t.Helper()
+	ctx := context.WithoutCancel(e.Context())
+	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	for _, name := range names {
+		crd, err := client.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err == nil && crd.Labels[Label] == "" {
+			t.Errorf("not deleting %s: it is not the workshop's", name)
+			continue
+		}
+		if err == nil {
+			err = client.Delete(ctx, name, metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("deleting %s: %v", name, err)
+			continue
+		}
+		if err := crdwait.Gone(ctx, e.Config, name); err != nil {
+			t.Error(err)
+		}
+	}
+}
