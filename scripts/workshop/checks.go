@@ -40,7 +40,7 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
 		return err
 	}
-	list := exec.CommandContext(ctx, "go", "list", "./internal/...", "./scripts/...")
+	list := exec.CommandContext(ctx, "go", "list", "./internal/...", "./scripts/...", "./05-crd-go/pkg/...")
 	list.Dir, list.Stderr = ws.Root, os.Stderr
 	output, err := list.Output()
 	if err != nil {
