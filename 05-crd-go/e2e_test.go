@@ -201,13 +201,15 @@ condition Audited: by auditor
 	if diff := cmp.Diff(spec("label", "health-check-missing", "readiness"), o.Object["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
-	// Only fields that were set are sent: nobody owns an action or a selector.
+	// Only fields that were set are sent: nobody owns an action or a selector,
+	// and all that bert still says is that there is a spec.
 	owners := map[string]string{}
 	for _, m := range o.GetManagedFields() {
 		owners[m.Manager+m.Subresource] = m.FieldsV1.GetRawString()
 	}
 	want := map[string]string{
 		"anna":          `{"f:spec":{"f:podLabel":{},"f:requiredProbes":{"v:\"readiness\"":{}}}}`,
+		"bert":          `{"f:spec":{}}`,
 		"checkerstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Compliant\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
 		"auditorstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Audited\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
 	}
