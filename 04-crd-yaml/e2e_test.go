@@ -24,6 +24,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
+func TestREADME(t *testing.T) { testenv.README(t) }
+
 const (
 	policyCRD   = "healthcheckpolicy-crd.yaml"
 	icecreamCRD = "icecream-crd.yaml"

@@ -82,6 +82,7 @@ func update(t *testing.T, e *testenv.Env, name string, change func(*definition))
 // is then accepted. So every line is needed, and every example fails because of
 // the line that it is about.
 func TestEachLineOfTheSchemaRefusesItsExample(t *testing.T) {
+	t.Parallel() // its definitions are its own
 	e := testenv.New(t)
 	features := []struct {
 		name, crd, example, path string
@@ -262,6 +263,7 @@ func TestSchemaMustBeStructural(t *testing.T) {
 
 // Defaults are filled in when an object is written, and when an older one is read.
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	crd := variant(t, policyCRD, "defaults")
 	complete := crd.DeepCopy()
@@ -370,6 +372,7 @@ func TestPruning(t *testing.T) {
 // Ratcheting: a value that a later schema refuses may stay, and does not keep
 // anybody from changing the rest of the object.
 func TestRatcheting(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	crd := variant(t, policyCRD, "ratchet")
 	var pattern string

@@ -24,18 +24,25 @@ import (
 func Namespace(s workspace.Step) string { return fmt.Sprintf("workshop-%02d", s.Number) }
 
 // Run executes the README of a step on the cluster of p, which must be up.
-// The namespace of an earlier run that did not reach its end is removed first,
-// and so is that of this run if it fails.
+// What an earlier run that did not reach its end has left in the cluster is
+// removed first, and so is what this run leaves if it fails.
 func Run(ctx context.Context, ws workspace.Workspace, p cluster.Provider, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
-	if err := removeNamespace(ctx, p, Namespace(s)); err != nil {
+	if err := remove(ctx, p, s); err != nil {
 		return readme.Summary{}, err
 	}
 	runner := readme.Runner{Dir: ws.Root, Env: cluster.Environ(ws, p), Show: show, Update: update}
 	summary, err := runner.Run(ctx, s.README())
 	if err != nil {
-		err = errors.Join(err, removeNamespace(context.WithoutCancel(ctx), p, Namespace(s)))
+		err = errors.Join(err, remove(context.WithoutCancel(ctx), p, s))
 	}
 	return summary, err
+}
+
+func remove(ctx context.Context, p cluster.Provider, s workspace.Step) error {
+	if err := removeClusterScoped(ctx, p, s); err != nil {
+		return err
+	}
+	return removeNamespace(ctx, p, Namespace(s))
 }
 
 func removeNamespace(ctx context.Context, p cluster.Provider, name string) error {
