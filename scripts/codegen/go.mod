@@ -2,6 +2,8 @@ module github.com/k8s-go/workshop/scripts/codegen
 
 go 1.26.0
 
+// controller-tools asks for a newer one than client-go; what openapi-gen writes
+// has to compile with that of the root module.
 replace k8s.io/kube-openapi => k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a
 
 tool (
