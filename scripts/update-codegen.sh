@@ -6,6 +6,7 @@
 # CODEGEN_BIN is where the generators are built (default: .workshop/codegen).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export GOWORK=off # whatever workspace the clone lies in
 
 bin=${CODEGEN_BIN:-$PWD/.workshop/codegen}
 header=$PWD/scripts/codegen/header.txt
