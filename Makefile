@@ -17,7 +17,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme lint verify bench clean build
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench clean build
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -37,8 +37,9 @@ help:
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
+##   make generate         deep copies, clients and CRDs from the Go types of step 05
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
-##   make verify           modules and documents agree with the tree
+##   make verify           modules, generated code and documents agree with the tree
 ##   make clean            make down, then remove .workshop with its binaries
 ##   make node-image       a kind node image without a registry (Linux, root)
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
@@ -49,6 +50,9 @@ tour up down status shell logs node-image doctor test test-unit lint verify: bui
 
 step readme: build
 	@exec $(WORKSHOP) $@ '$(N)'
+
+generate:
+	@scripts/update-codegen.sh
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

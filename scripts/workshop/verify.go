@@ -15,7 +15,7 @@ import (
 )
 
 // verify checks that what belongs together agrees: every go.mod with the code,
-// and the documents with the tree.
+// generated code with the types, and the documents with the tree.
 func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	var errs []error
 	modules, err := filepath.Glob(filepath.Join(ws.Root, "scripts", "*", "go.mod"))
@@ -29,11 +29,11 @@ func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there:\n%s", mod, output))
 		}
 	}
-	errs = append(errs, verifyDocuments(ws))
+	errs = append(errs, verifyGenerated(ctx, ws), verifyDocuments(ws))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Println("ok  modules and documents")
+	fmt.Println("ok  modules, generated code and documents")
 	return nil
 }
 

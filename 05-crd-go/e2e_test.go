@@ -1,0 +1,337 @@
+package crdgo
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
+
+var generatedCRDs = []string{
+	"config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml",
+	"config/crd/controller.nicoleh.io_icecreams.yaml",
+}
+
+var policiesResource = schema.GroupVersionResource{Group: "policy.k8s-go.openshift.org", Version: "v1alpha1", Resource: "healthcheckpolicies"}
+
+// install returns a namespace on a cluster that has the generated definitions
+// until the test ends, and an untyped client for the policies in it.
+func install(t *testing.T) (*testenv.Env, dynamic.ResourceInterface) {
+	t.Helper()
+	e := testenv.New(t)
+	for _, path := range generatedCRDs {
+		crdtest.Install(t, e, crdtest.Read(t, path))
+	}
+	return e, e.Dynamic.Resource(policiesResource).Namespace(e.Namespace)
+}
+
+// run runs one of the step's programs in the test's namespace and compares its output.
+func run(t *testing.T, e *testenv.Env, program, want string) {
+	t.Helper()
+	r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-namespace", e.Namespace}})
+	if r.ExitCode != 0 {
+		t.Fatalf("%s: exit code %d\n%s%s", program, r.ExitCode, r.Stdout, r.Stderr)
+	}
+	if diff := cmp.Diff(want, r.Stdout); diff != "" {
+		t.Errorf("output of %s (-want +got):\n%s", program, diff)
+	}
+}
+
+func policy(name string, spec map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	o.SetAPIVersion(policiesResource.GroupVersion().String())
+	o.SetKind("HealthCheckPolicy")
+	o.SetName(name)
+	return o
+}
+
+func create(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, o *unstructured.Unstructured) {
+	t.Helper()
+	if _, err := policies.Create(e.Context(), o, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// field returns a field of an object, or nil.
+func field(o *unstructured.Unstructured, path ...string) any {
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	return v
+}
+
+// A stored state is what an object looked like in the server after one write.
+type stored struct {
+	Event      string
+	Generation int64
+	Spec       any
+	Failed     any
+}
+
+// history returns every state in which an object of the name has been stored
+// since a resourceVersion. It ends with the deletion.
+func history(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, name, since string) []stored {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), 20*time.Second)
+	defer cancel()
+	w, err := policies.Watch(ctx, metav1.ListOptions{ResourceVersion: since, FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	var states []stored
+	for event := range w.ResultChan() {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		if !ok {
+			t.Fatalf("watch: %v", event)
+		}
+		states = append(states, stored{string(event.Type), o.GetGeneration(), o.Object["spec"], field(o, "status", "statistics", "pods", "failed")})
+		if event.Type == "DELETED" {
+			return states
+		}
+	}
+	t.Fatalf("%s was not deleted; its states: %v", name, states)
+	return nil
+}
+
+// now returns the resourceVersion of the collection.
+func now(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) string {
+	t.Helper()
+	list, err := policies.List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.GetResourceVersion()
+}
+
+func spec(action, podLabel string, probes ...any) map[string]any {
+	return map[string]any{"action": action, "podLabel": podLabel, "requiredProbes": probes, "selector": map[string]any{}}
+}
+
+func TestList(t *testing.T) {
+	e, policies := install(t)
+	create(t, e, policies, policy("a", map[string]any{"podLabel": "unchecked"}))
+	create(t, e, policies, policy("b", map[string]any{"action": "kill", "requiredProbes": []any{"startup"},
+		"selector": map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": "In", "values": []any{"shop", "blog"}}}}}))
+	run(t, e, "list", strings.ReplaceAll(`NS/a: label with unchecked pods without [liveness readiness]
+NS/b: kill pods without [startup] among those with app in (blog,shop)
+policies: 2
+`, "NS", e.Namespace))
+}
+
+func TestListWithoutDefinition(t *testing.T) {
+	e := testenv.New(t)
+	r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/list"), Args: []string{"-namespace", e.Namespace}})
+	if r.ExitCode != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "list: listing policies: the server could not find the requested resource") {
+		t.Errorf("exit code %d, want 1 and a message\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+}
+
+func TestCrud(t *testing.T) {
+	e, policies := install(t)
+	before := now(t, e, policies)
+	run(t, e, "crud", `created: action label, probes [liveness readiness], generation 1
+refused: spec.podLabel: Required value: podLabel is needed unless action is kill
+updated: probes [readiness], generation 2, failed 0
+status updated: failed 5, action label, generation 2
+with action label: 1
+with action kill: 0
+deleted
+`)
+	want := []stored{
+		{"ADDED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
+		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), nil},
+		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
+		{"DELETED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
+	}
+	if diff := cmp.Diff(want, history(t, e, policies, "crud", before)); diff != "" {
+		t.Errorf("what the server has stored (-want +got):\n%s", diff)
+	}
+	if _, err := policies.Get(e.Context(), "invalid", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the invalid policy: %v, want NotFound", err)
+	}
+}
+
+func TestApply(t *testing.T) {
+	e, policies := install(t)
+	run(t, e, "apply", `anna applies: [readiness]
+bert applies: [readiness startup]
+409 for bert: .spec.podLabel: conflict with "anna"
+bert owns: [startup], podLabel false
+bert gives up: [readiness]
+condition Compliant: by checker
+condition Audited: by auditor
+`)
+	o, err := policies.Get(e.Context(), "apply", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(spec("label", "health-check-missing", "readiness"), o.Object["spec"]); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	// Only fields that were set are sent: nobody owns an action or a selector,
+	// and all that bert still says is that there is a spec.
+	owners := map[string]string{}
+	for _, m := range o.GetManagedFields() {
+		owners[m.Manager+m.Subresource] = m.FieldsV1.GetRawString()
+	}
+	want := map[string]string{
+		"anna":          `{"f:spec":{"f:podLabel":{},"f:requiredProbes":{"v:\"readiness\"":{}}}}`,
+		"bert":          `{"f:spec":{}}`,
+		"checkerstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Compliant\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
+		"auditorstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Audited\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
+	}
+	if diff := cmp.Diff(want, owners); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+}
+
+func TestInformer(t *testing.T) {
+	e, policies := install(t)
+	create(t, e, policies, policy("before", map[string]any{"action": "kill"}))
+	p := e.Start(testenv.Command{Path: e.Program("./05-crd-go/informer"), Args: []string{"-namespace", e.Namespace, "-changes", "4"}})
+	e.Eventually(30*time.Second, func(context.Context) error {
+		if !strings.Contains(p.Stdout(), "watching\n") {
+			return fmt.Errorf("it does not watch yet: %s%s", p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+	create(t, e, policies, policy("live", map[string]any{"podLabel": "unchecked"}))
+	for _, patch := range []struct{ body, subresource string }{
+		{`{"spec":{"action":"annotate"}}`, ""},
+		{`{"status":{"statistics":{"pods":{"failed":3,"passed":4}}}}`, "status"},
+	} {
+		var path []string
+		if patch.subresource != "" {
+			path = append(path, patch.subresource)
+		}
+		if _, err := policies.Patch(e.Context(), "live", types.MergePatchType, []byte(patch.body), metav1.PatchOptions{}, path...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := policies.Delete(e.Context(), "live", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.Wait(); r.ExitCode != 0 {
+		t.Errorf("exit code %d", r.ExitCode)
+	}
+	want := "in the cache: before\nwatching\nadded live: label\nspec of live: label -> annotate\nstatus or metadata of live: failed 3\ndeleted live\n"
+	if diff := cmp.Diff(want, p.Stdout()); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+func TestInformerEndsOnInterrupt(t *testing.T) {
+	e, _ := install(t)
+	p := e.Start(testenv.Command{Path: e.Program("./05-crd-go/informer"), Args: []string{"-namespace", e.Namespace}})
+	e.Eventually(30*time.Second, func(context.Context) error {
+		if !strings.Contains(p.Stdout(), "watching\n") {
+			return fmt.Errorf("it does not watch yet: %s%s", p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+	if err := p.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.Wait(); r.ExitCode != 0 || r.TimedOut {
+		t.Errorf("exit code %d, want 0\n%s", r.ExitCode, r.Stderr)
+	}
+}
+
+func TestDynamic(t *testing.T) {
+	e, policies := install(t)
+	before := now(t, e, policies)
+	run(t, e, "dynamic", `untyped, strict: BadRequest
+untyped: spec.action is "label", found true, error <nil>
+untyped: spec.actoin found false
+untyped: generation as a string: error true
+typed: Spec.Action is "label"
+converted: Spec.RequiredProbes is [liveness readiness]
+a newer field, converted strictly: strict decoding error: unknown field "spec.gracePeriod"
+a newer field, there and back: found false
+`)
+	want := []stored{
+		{"ADDED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
+		{"DELETED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
+	}
+	if diff := cmp.Diff(want, history(t, e, policies, "dynamic", before)); diff != "" {
+		t.Errorf("what the server has stored (-want +got):\n%s", diff)
+	}
+}
+
+func TestFake(t *testing.T) {
+	e, policies := install(t)
+	before := now(t, e, policies)
+	run(t, e, "fake", `                           FAKE                 SERVER
+default action             ""                   "label"
+has a uid                  false                true
+action delete              accepted             Invalid
+create again               AlreadyExists        AlreadyExists
+generation after update    0                    2
+status written by Update   99                   0
+update from an old copy    accepted             Conflict
+list with action annotate  2                    0
+applied by two             [readiness startup]  [readiness startup]
+applied against another    Conflict             Conflict
+`)
+	// The right column is the server's, not one that the fake has answered.
+	want := []stored{
+		{"ADDED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
+		{"MODIFIED", 2, spec("kill", "health-check-missing", "liveness", "readiness"), nil},
+		{"DELETED", 2, spec("kill", "health-check-missing", "liveness", "readiness"), nil},
+	}
+	if diff := cmp.Diff(want, history(t, e, policies, "fake", before)); diff != "" {
+		t.Errorf("what the server has stored (-want +got):\n%s", diff)
+	}
+}
+
+// A program that runs twice must not stumble over what the first run left.
+func TestProgramsRunTwice(t *testing.T) {
+	e, policies := install(t)
+	for _, program := range []string{"crud", "apply", "dynamic", "fake"} {
+		for range 2 {
+			if r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-namespace", e.Namespace}}); r.ExitCode != 0 {
+				t.Errorf("%s: exit code %d\n%s", program, r.ExitCode, r.Stderr)
+			}
+		}
+	}
+	list, err := policies.List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, o := range list.Items {
+		names = append(names, o.GetName())
+	}
+	if !slices.Equal(names, []string{"apply"}) {
+		t.Errorf("left over: %v, want only apply", names)
+	}
+}
+
+func TestProgramsReportErrors(t *testing.T) {
+	e := testenv.New(t)
+	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "fake"} {
+		t.Run(program, func(t *testing.T) {
+			r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-kubeconfig", "/no/such/file"}})
+			if r.ExitCode != 1 || !strings.HasPrefix(r.Stderr, program+": no usable kubeconfig") {
+				t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)
+			}
+		})
+	}
+}

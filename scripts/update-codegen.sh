@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Makes from the types in 05-crd-go/pkg/apis everything that follows from them:
+# deep copies, registration, OpenAPI models, apply configurations, clients,
+# listers, informers and CRDs. Works in any clone; needs Go, no GOPATH and no vendor.
+#
+# CODEGEN_BIN is where the generators are built (default: .workshop/codegen).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export GOWORK=off # whatever workspace the clone lies in
+
+bin=${CODEGEN_BIN:-$PWD/.workshop/codegen}
+header=$PWD/scripts/codegen/header.txt
+step=github.com/k8s-go/workshop/05-crd-go
+apis=("$step/pkg/apis/policy/v1alpha1" "$step/pkg/apis/icecream/v1alpha1")
+out=05-crd-go/pkg/generated
+pkg=$step/pkg/generated
+
+# The generators are tools of a module of their own: what they depend on does
+# not reach the root module. A second build costs a second.
+[[ -x $bin/controller-gen ]] || echo "Building the code generators (once, about a minute)"
+mkdir -p "$bin"
+go -C scripts/codegen build -o "$bin/" tool
+
+schema=$(mktemp)
+finish() {
+  local status=$?
+  rm -f "$schema"
+  [[ $status == 0 ]] || echo "error: code generation stopped; generated files may be missing until it succeeds" >&2
+}
+trap finish EXIT
+
+# What is no longer made must not stay.
+rm -rf "$out" 05-crd-go/config/crd
+find 05-crd-go/pkg/apis -name 'zz_generated.*' -delete
+
+# In the package of the types.
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${apis[@]}"
+"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "${apis[@]}"
+
+# Types of Kubernetes that ours refer to are described too, and their code,
+# which lies in the module cache, is left as it is.
+library=(k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version)
+"$bin/openapi-gen" --go-header-file "$header" --output-file zz_generated.openapi.go \
+  --output-dir "$out/openapi" --output-pkg "$pkg/openapi" --report-filename /dev/null \
+  "${library[@]/#/--readonly-pkg=}" "${apis[@]}" "${library[@]}"
+go run ./scripts/models-schema >"$schema"
+
+"$bin/applyconfiguration-gen" --go-header-file "$header" --openapi-schema "$schema" \
+  --output-dir "$out/applyconfiguration" --output-pkg "$pkg/applyconfiguration" "${apis[@]}"
+"$bin/client-gen" --go-header-file "$header" --clientset-name versioned \
+  --apply-configuration-package "$pkg/applyconfiguration" \
+  --output-dir "$out/clientset" --output-pkg "$pkg/clientset" \
+  --input-base "$step/pkg/apis" --input policy/v1alpha1 --input icecream/v1alpha1
+"$bin/lister-gen" --go-header-file "$header" \
+  --output-dir "$out/listers" --output-pkg "$pkg/listers" "${apis[@]}"
+"$bin/informer-gen" --go-header-file "$header" \
+  --versioned-clientset-package "$pkg/clientset/versioned" --listers-package "$pkg/listers" \
+  --output-dir "$out/informers" --output-pkg "$pkg/informers" "${apis[@]}"
+
+"$bin/controller-gen" crd paths=./05-crd-go/pkg/apis/... output:crd:dir=05-crd-go/config/crd

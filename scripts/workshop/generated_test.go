@@ -1,0 +1,127 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// A copy of what generation reads is damaged in every way that counts, and the
+// check must name each of them and repair none.
+func TestVerifyGeneratedFindsDrift(t *testing.T) {
+	clone, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := workspace.Workspace{Root: t.TempDir()}
+	for _, name := range generateInputs {
+		if err := copyTree(filepath.Join(clone.Root, name), filepath.Join(ws.Root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The generators are those of the clone, so that they are built once.
+	if err := os.MkdirAll(clone.State("codegen"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(ws.State(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(clone.State("codegen"), ws.State("codegen")); err != nil {
+		t.Fatal(err)
+	}
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = ws.Root
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
+	}
+	git("init", "--quiet")
+	git("add", "--all")
+	if err := verifyGenerated(t.Context(), ws); err != nil {
+		t.Fatalf("nothing has been changed yet: %v", err)
+	}
+
+	types := filepath.Join(ws.Root, "05-crd-go/pkg/apis/icecream/v1alpha1/types.go")
+	text, err := os.ReadFile(types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(text), "type IcecreamSpec struct {", "type IcecreamSpec struct {\n\t// +optional\n\tFlavour string `json:\"flavour,omitempty\"`\n", 1)
+	stale := filepath.Join(ws.Root, "05-crd-go/pkg/generated/listers/policy/v1alpha1/old.go")
+	removed := filepath.Join(ws.Root, "05-crd-go/pkg/apis/policy/v1alpha1/zz_generated.deepcopy.go")
+	for path, data := range map[string]string{types: changed, stale: "package v1alpha1\n"} {
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(removed); err != nil {
+		t.Fatal(err)
+	}
+	git("rm", "--quiet", "--cached", "05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
+	before, err := readTree(filepath.Join(ws.Root, "05-crd-go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	err = verifyGenerated(t.Context(), ws)
+	if err == nil {
+		t.Fatal("the damage was not found")
+	}
+	for _, want := range []string{
+		"differs: 05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml",
+		"differs: 05-crd-go/pkg/generated/applyconfiguration/icecream/v1alpha1/icecreamspec.go",
+		"missing: 05-crd-go/pkg/apis/policy/v1alpha1/zz_generated.deepcopy.go",
+		"no longer made: 05-crd-go/pkg/generated/listers/policy/v1alpha1/old.go",
+		"not in git; git add:\n  05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml\n  05-crd-go/pkg/generated/listers/policy/v1alpha1/old.go",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not say %q:\n%v", want, err)
+		}
+	}
+	after, err := readTree(filepath.Join(ws.Root, "05-crd-go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(after) != len(before) {
+		t.Errorf("%d files before, %d after the check", len(before), len(after))
+	}
+	for name, data := range before {
+		if string(after[name]) != string(data) {
+			t.Errorf("the check has changed %s", name)
+		}
+	}
+}
+
+// One version of Kubernetes for the lessons and for the generators.
+func TestGeneratorsFitTheLibraries(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := ws.ModuleVersion("go.mod", "k8s.io/client-go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range []string{"k8s.io/code-generator", "k8s.io/apimachinery"} {
+		if got, err := ws.ModuleVersion("scripts/codegen/go.mod", module); err != nil || got != library {
+			t.Errorf("scripts/codegen has %s %s (%v), the lessons use client-go %s", module, got, err, library)
+		}
+	}
+	openapi, err := ws.ModuleVersion("go.mod", "k8s.io/kube-openapi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goMod, err := os.ReadFile(filepath.Join(ws.Root, "scripts/codegen/go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "replace k8s.io/kube-openapi => k8s.io/kube-openapi " + openapi + "\n"; !strings.Contains(string(goMod), want) {
+		t.Errorf("scripts/codegen/go.mod lacks the line\n%s", want)
+	}
+}
