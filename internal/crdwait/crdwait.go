@@ -1,10 +1,10 @@
 // Package crdwait waits until custom resources can be used.
 //
-// Creating a CustomResourceDefinition starts three things that end one after
-// the other: the server accepts the names and sets the condition Established,
-// discovery lists the resource, and the handler behind its path begins to
-// answer. A client that goes on after the first still meets 404 and "no matches
-// for kind"; one that sleeps meets them on a slow day.
+// Creating a CustomResourceDefinition starts three things: the server accepts
+// the names and sets the condition Established, discovery lists the resource,
+// and the handler behind its path begins to answer. A client that goes on after
+// the first of them still meets 404, 429 "storage is (re)initializing" or "no
+// matches for kind"; one that sleeps meets them on a slow day.
 package crdwait
 
 import (
@@ -37,6 +37,7 @@ const poll = 50 * time.Millisecond
 // the call; it waits for that too. Without a deadline in ctx it waits 30
 // seconds. The error says which definition was missing what.
 func Established(ctx context.Context, config *rest.Config, crdNames ...string) error {
+	config = unlimited(config)
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {
 		return err
@@ -73,7 +74,7 @@ func Established(ctx context.Context, config *rest.Config, crdNames ...string) e
 // longer lists their resources. Until then a definition of the same name cannot
 // be created. Without a deadline in ctx it waits 30 seconds.
 func Gone(ctx context.Context, config *rest.Config, crdNames ...string) error {
-	definitions, err := clientset.NewForConfig(config)
+	definitions, err := clientset.NewForConfig(unlimited(config))
 	if err != nil {
 		return err
 	}
@@ -98,6 +99,14 @@ func Gone(ctx context.Context, config *rest.Config, crdNames ...string) error {
 		}
 		return nil
 	})
+}
+
+// unlimited lifts client-go's own limit of 5 requests a second, at which a poll
+// waits for itself and not for the server.
+func unlimited(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	return config
 }
 
 // until calls ready for one name after the other until it returns nil.
