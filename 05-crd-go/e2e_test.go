@@ -137,6 +137,7 @@ policies: 2
 
 func TestListWithoutDefinition(t *testing.T) {
 	e := testenv.New(t)
+	crdtest.Remove(t, e, crdtest.Read(t, generatedCRDs[0]).Name) // of an interrupted run
 	r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/list"), Args: []string{"-namespace", e.Namespace}})
 	if r.ExitCode != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "list: listing policies: the server could not find the requested resource") {
 		t.Errorf("exit code %d, want 1 and a message\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
@@ -231,7 +232,7 @@ func TestInformer(t *testing.T) {
 	if r := p.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d", r.ExitCode)
 	}
-	want := "in the cache: before\nwatching\nadded live: label\nspec of live: label -> annotate\nstatus or metadata of live: failed 3\ndeleted live\n"
+	want := "in the cache: before\nwatching\nadded live: label\nspec of live, generation 2: annotate [liveness readiness]\nstatus or metadata of live: failed 3\ndeleted live\n"
 	if diff := cmp.Diff(want, p.Stdout()); diff != "" {
 		t.Errorf("output (-want +got):\n%s", diff)
 	}

@@ -75,7 +75,7 @@ func run(ctx context.Context) error {
 			switch {
 			case !ok1 || !ok2 || old.ResourceVersion == p.ResourceVersion: // read anew, not changed
 			case old.Generation != p.Generation:
-				say("spec of %s: %s -> %s", p.Name, old.Spec.Action, p.Spec.Action)
+				say("spec of %s, generation %d: %s %v", p.Name, p.Generation, p.Spec.Action, p.Spec.RequiredProbes)
 			default: // the server counts a generation only when the spec changes
 				say("status or metadata of %s: failed %d", p.Name, p.Status.Statistics.Pods.Failed)
 			}
