@@ -62,6 +62,7 @@ bench: build
 	@go test -p 1 -run '^$$' -bench . -timeout 60m $$(grep -l '^func Benchmark' 0*/*_test.go | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 clean: down
+	@scripts/docker/engine.sh stop
 	@rm -rf .workshop
 
 build:
