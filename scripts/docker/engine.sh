@@ -56,17 +56,21 @@ start() {
   fail "the Docker engine did not start; its log is above"
 }
 
+# running PID: is it our dockerd? One that has ended and that nobody has
+# collected yet has no executable any more.
+running() { [[ $(readlink "/proc/$1/exe") == */dockerd ]]; }
+
 stop() {
   [[ -f $pidfile ]] || return 0
   local pid
   pid=$(<"$pidfile")
-  if [[ $(cat "/proc/$pid/comm" 2>/dev/null) == dockerd ]]; then
+  if running "$pid"; then
     kill "$pid"
     for _ in {1..150}; do
-      kill -0 "$pid" 2>/dev/null || break
+      running "$pid" || break
       sleep 0.2
     done
-    kill -9 "$pid" 2>/dev/null || true
+    if running "$pid"; then kill -9 "$pid"; fi
     echo "Docker engine stopped"
   fi
   rm -rf "$state"

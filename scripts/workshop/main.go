@@ -195,7 +195,8 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	}
 	fmt.Printf("kubectl and KUBECONFIG are those of the %s cluster; exit or Ctrl-D to leave (the cluster stays, make down removes it)\n", p.Name())
 	// The shell takes this process's place, and with it the terminal and its signals.
-	return syscall.Exec(path, []string{sh}, cluster.Environ(ws, p))
+	// Lessons write to TMPDIR, which many systems leave unset.
+	return syscall.Exec(path, []string{sh}, append(cluster.Environ(ws, p), "TMPDIR="+os.TempDir()))
 }
 
 func examine(ctx context.Context, ws workspace.Workspace, _ []string) error {
