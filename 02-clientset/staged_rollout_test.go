@@ -590,8 +590,9 @@ func TestRolloutLosesNoUpdate(t *testing.T) {
 	if image(d) != "example.com/hotfix:1" {
 		t.Errorf("back at %s, want what was there when the rollout wrote", image(d))
 	}
-	if n := patches.Load(); n != 5 {
-		t.Errorf("%d patches, want 5: one conflict, two there, two back", n)
+	// The controller writes too, so there may be more conflicts than the provoked one.
+	if n := patches.Load(); n < 5 {
+		t.Errorf("%d patches, want at least 5: one conflict, two there, two back", n)
 	}
 }
 
