@@ -92,25 +92,24 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (Provider,
 }
 
 // Up makes the cluster ready: it starts one, repairs one, or finds that nothing
-// is to be done. It reports whether it changed anything. What a failed or
-// cancelled Up began is taken back.
-func Up(ctx context.Context, ws workspace.Workspace, p Provider, out io.Writer) (changed bool, err error) {
+// is to be done. What a failed or cancelled Up began is taken back.
+func Up(ctx context.Context, ws workspace.Workspace, p Provider, out io.Writer) (err error) {
 	unlock, err := lock(ctx, ws, out)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	// Every cluster is used with the kubectl of the pinned version.
 	if err := build.ControlPlane.Build(ctx, ws, out, append(p.binaries(), "kubectl")...); err != nil {
-		return false, err
+		return err
 	}
 	if state, _ := p.State(ctx); state == Ready {
-		return false, nil
+		return nil
 	}
 	if err := p.up(ctx, out); err != nil {
-		return true, err
+		return err
 	}
-	return true, reportSkew(ctx, ws, p.Kubeconfig(), out)
+	return reportSkew(ctx, ws, p.Kubeconfig(), out)
 }
 
 // Down removes the cluster with everything that Up made. A cluster that is not

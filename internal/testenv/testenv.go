@@ -86,7 +86,7 @@ func (s *suite) setup(ctx context.Context) (started bool, err error) {
 		return false, err
 	}
 	before, _ := s.provider.State(ctx)
-	if _, err := cluster.Up(ctx, s.ws, s.provider, os.Stderr); err != nil {
+	if err := cluster.Up(ctx, s.ws, s.provider, os.Stderr); err != nil {
 		return false, fmt.Errorf("no cluster for the tests: %w", err)
 	}
 	started = before == cluster.Absent

@@ -40,13 +40,11 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
 		return err
 	}
-	list := exec.CommandContext(ctx, "go", "list", "./internal/...", "./scripts/...", "./05-crd-go/pkg/...")
-	list.Dir, list.Stderr = ws.Root, os.Stderr
-	output, err := list.Output()
+	all, err := goList(ctx, ws, "./internal/...", "./scripts/...", "./05-crd-go/pkg/...")
 	if err != nil {
-		return fmt.Errorf("go list: %w", err)
+		return err
 	}
-	packages := slices.DeleteFunc(strings.Fields(string(output)), func(pkg string) bool {
+	packages := slices.DeleteFunc(all, func(pkg string) bool {
 		return strings.HasSuffix(pkg, "/selftest") // needs a cluster
 	})
 	return gotestsum(ctx, ws, os.Environ(), packages...)
@@ -102,15 +100,21 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 // writtenPackages lists the packages of the root module that people write. The
 // generators of k8s.io/code-generator call what they themselves mark as deprecated.
 func writtenPackages(ctx context.Context, ws workspace.Workspace) ([]string, error) {
-	list := exec.CommandContext(ctx, "go", "list", "./...")
+	all, err := goList(ctx, ws, "./...")
+	return slices.DeleteFunc(all, func(pkg string) bool {
+		return strings.Contains(pkg, "/pkg/generated/")
+	}), err
+}
+
+// goList returns the packages of the root module that match the patterns.
+func goList(ctx context.Context, ws workspace.Workspace, patterns ...string) ([]string, error) {
+	list := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
 	list.Dir, list.Stderr = ws.Root, os.Stderr
 	output, err := list.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	return slices.DeleteFunc(strings.Fields(string(output)), func(pkg string) bool {
-		return strings.Contains(pkg, "/pkg/generated/")
-	}), nil
+	return strings.Fields(string(output)), nil
 }
 
 // sources lists the Go files and the bash scripts of the clone.

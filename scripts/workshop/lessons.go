@@ -42,11 +42,8 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, updat
 	if err := requireTools(ctx, ws); err != nil {
 		return err
 	}
-	p, err := choose(ctx, ws)
+	p, err := chooseUp(ctx, ws)
 	if err != nil {
-		return err
-	}
-	if _, err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
 		return err
 	}
 	return runLessons(ctx, ws, p, []workspace.Step{s}, update)

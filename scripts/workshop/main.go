@@ -70,6 +70,15 @@ func choose(ctx context.Context, ws workspace.Workspace) (cluster.Provider, erro
 	return p, nil
 }
 
+// chooseUp returns that cluster when it is up.
+func chooseUp(ctx context.Context, ws workspace.Workspace) (cluster.Provider, error) {
+	p, err := choose(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	return p, cluster.Up(ctx, ws, p, os.Stdout)
+}
+
 // requireTools says what is missing before a lesson stumbles over it.
 func requireTools(ctx context.Context, ws workspace.Workspace) error {
 	var report strings.Builder
@@ -90,7 +99,7 @@ func withCluster(ctx context.Context, ws workspace.Workspace, f func(p cluster.P
 		return err
 	}
 	before, _ := p.State(ctx)
-	if _, err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
+	if err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
 		return err
 	}
 	if before == cluster.Absent {
@@ -137,11 +146,8 @@ func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func up(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	p, err := choose(ctx, ws)
+	p, err := chooseUp(ctx, ws)
 	if err != nil {
-		return err
-	}
-	if _, err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
 		return err
 	}
 	state, detail := p.State(ctx)
@@ -178,11 +184,8 @@ func status(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	p, err := choose(ctx, ws)
+	p, err := chooseUp(ctx, ws)
 	if err != nil {
-		return err
-	}
-	if _, err := cluster.Up(ctx, ws, p, os.Stdout); err != nil {
 		return err
 	}
 	sh := os.Getenv("SHELL")
