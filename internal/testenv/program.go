@@ -3,18 +3,44 @@ package testenv
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/k8s-go/workshop/internal/cluster"
 )
+
+// A ProgramOption changes a program's source for one build, by an overlay. The
+// files of the clone stay as they are.
+type ProgramOption struct {
+	file     string // relative to the program's folder
+	old, new string
+	add      bool
+}
+
+// Replace replaces a piece of one of the program's files, such as "main.go". The
+// build fails unless the file holds the piece exactly once: a test must not go
+// on with a program that it has not changed.
+func Replace(file, old, new string) ProgramOption {
+	return ProgramOption{file: file, old: old, new: new}
+}
+
+// AddFile adds a file to the program's folder.
+func AddFile(file, source string) ProgramOption {
+	return ProgramOption{file: file, new: source, add: true}
+}
 
 // A program is built once per run, by the first test that asks for it.
 type program struct {
@@ -24,28 +50,137 @@ type program struct {
 }
 
 // Program builds the main package at a path relative to the root of the clone,
-// such as "./02-clientset/nodes", and returns the binary's path.
-func (e *Env) Program(pkg string) string {
+// such as "./02-clientset/nodes", and returns the binary's path. The binary is
+// kept below .workshop, so that the next run links only what has changed.
+func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	e.t.Helper()
 	s := e.suite
+	key := programKey(pkg, options)
 	s.mu.Lock()
-	p := s.programs[pkg]
+	p := s.programs[key]
 	if p == nil {
-		p = &program{path: filepath.Join(s.binDir, strings.NewReplacer("./", "", "/", "-").Replace(pkg))}
-		s.programs[pkg] = p
+		p = &program{}
+		s.programs[key] = p
 	}
 	s.mu.Unlock()
 	p.once.Do(func() {
-		cmd := exec.CommandContext(s.ctx, "go", "build", "-o", p.path, pkg)
-		cmd.Dir = s.ws.Root
-		if output, err := cmd.CombinedOutput(); err != nil {
-			p.err = fmt.Errorf("go build %s: %w\n%s", pkg, err, output)
-		}
+		p.path, p.err = buildProgram(s.ctx, s.ws.Root, s.ws.State("programs", key), pkg, options)
 	})
 	if p.err != nil {
 		e.t.Fatal(p.err)
 	}
 	return p.path
+}
+
+// programKey names the folder of a program's binary. It changes with the
+// options and with GOFLAGS=-race, and not with the sources: a new binary takes
+// the place of the old one.
+func programKey(pkg string, options []ProgramOption) string {
+	name := strings.NewReplacer("./", "", "/", "-").Replace(pkg)
+	flags := os.Getenv("GOFLAGS")
+	if flags == "" && len(options) == 0 {
+		return name
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %#v", flags, options))
+	return name + "-" + hex.EncodeToString(sum[:])[:8]
+}
+
+// buildProgram builds a program in a folder of its own. Without a change go
+// build finds the binary to be current, and links nothing. The lock is for the
+// tests of other packages, which may want the same program at the same time.
+func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramOption) (binary string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
+		return "", fmt.Errorf("waiting for %s: %w", lock.Path(), err)
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	now := time.Now()
+	if err := os.Chtimes(lock.Path(), now, now); err != nil { // see pruneUnused
+		return "", err
+	}
+	// The binary has the name that go run gives it: clients send it as their user agent.
+	binary = filepath.Join(dir, path.Base(pkg))
+	// No symbol table: linking takes a third less, and stack traces stay whole.
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	if len(options) > 0 {
+		overlay, err := writeOverlay(dir, filepath.Join(root, pkg), options)
+		if err != nil {
+			return "", fmt.Errorf("changing %s: %w", pkg, err)
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Dir = root
+	// An interrupt, not a kill: go removes its temporary folder then.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, output)
+	}
+	return binary, nil
+}
+
+// writeOverlay writes the changed sources to dir, with the file that tells go
+// build which of the program's files they stand for, and returns its path.
+func writeOverlay(dir, source string, options []ProgramOption) (string, error) {
+	changed := map[string]string{}
+	for _, o := range options {
+		file := filepath.Join(source, o.file)
+		text, seen := changed[file]
+		if !seen {
+			data, err := os.ReadFile(file)
+			if err != nil && !(o.add && errors.Is(err, os.ErrNotExist)) {
+				return "", err
+			}
+			text = string(data)
+		}
+		switch {
+		case o.add && text != "":
+			return "", fmt.Errorf("%s is there already", file)
+		case o.add:
+			changed[file] = o.new
+		default:
+			if n := strings.Count(text, o.old); n != 1 {
+				return "", fmt.Errorf("%s holds %d times, not once, what is to be replaced:\n%s", file, n, o.old)
+			}
+			changed[file] = strings.Replace(text, o.old, o.new, 1)
+		}
+	}
+	var overlay struct{ Replace map[string]string }
+	overlay.Replace = map[string]string{}
+	for file, text := range changed {
+		copied := filepath.Join(dir, filepath.Base(file))
+		if err := os.WriteFile(copied, []byte(text), 0o644); err != nil {
+			return "", err
+		}
+		overlay.Replace[file] = copied
+	}
+	data, err := json.Marshal(overlay)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, data, 0o644)
+}
+
+// pruneUnused removes those of the programs below dir that nobody has asked for
+// since then, such as those with a change that no test makes any more.
+func pruneUnused(dir string, since time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		if info, err := os.Stat(filepath.Join(path, "lock")); err == nil && info.ModTime().Before(since) {
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // A Command is one run of a program or script.
