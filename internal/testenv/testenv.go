@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -33,6 +33,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -143,44 +144,37 @@ func (s *suite) finish() error {
 	// Each was deleted when its test ended; here they are only waited for.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, s.goneWithin)
-	defer cancel()
-	var errs []error
-	for _, name := range s.namespaces {
-		errs = append(errs, s.gone(ctx, name))
-	}
-	return errors.Join(errs...)
+	left := s.namespaces
+	return poll.Until(ctx, 100*time.Millisecond, s.goneWithin, func(ctx context.Context) error {
+		var errs []error
+		left = slices.DeleteFunc(left, func(name string) bool {
+			err := s.gone(ctx, name)
+			errs = append(errs, err)
+			return err == nil
+		})
+		return errors.Join(errs...)
+	})
 }
 
-// gone waits until a namespace no longer exists.
+// gone returns nil if a namespace no longer exists, and else why that is so.
 func (s *suite) gone(ctx context.Context, name string) error {
-	var last *corev1.Namespace
-	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		ns, err := s.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		if err == nil {
-			last = ns
-		}
-		return false, err
-	})
-	if err == nil {
+	ns, err := s.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if last == nil {
-		return fmt.Errorf("waiting for the end of namespace %s: %w", name, err)
+	if err != nil {
+		return fmt.Errorf("looking for namespace %s of a test: %w", name, err)
 	}
 	why := "nobody has deleted it"
-	if last.DeletionTimestamp != nil {
+	if ns.DeletionTimestamp != nil {
 		why = "it is being deleted"
 	}
-	for _, c := range last.Status.Conditions { // such as finalizers that nobody removes
+	for _, c := range ns.Status.Conditions { // such as finalizers that nobody removes
 		if c.Status == corev1.ConditionTrue {
 			why += "; " + c.Message
 		}
 	}
-	return fmt.Errorf("namespace %s of a test is still there after %s: %s", name, s.goneWithin, why)
+	return fmt.Errorf("namespace %s of a test is still there: %s", name, why)
 }
 
 // Env is the cluster as one test sees it. It is for that test alone: a subtest
@@ -251,13 +245,8 @@ func (e *Env) NeedsContainers() {
 // and fails the test with f's last error.
 func (e *Env) Eventually(timeout time.Duration, f func(ctx context.Context) error) {
 	e.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(e.suite.ctx, 100*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		e.t.Fatalf("not within %s: %v (%v)", timeout, last, err)
+	if err := poll.Until(e.suite.ctx, 100*time.Millisecond, timeout, f); err != nil {
+		e.t.Fatal(err)
 	}
 }
 
