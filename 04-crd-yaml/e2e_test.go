@@ -111,12 +111,12 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 	return o, want
 }
 
-// plurals are the resources of the kinds in the examples.
-var plurals = map[string]string{"HealthCheckPolicy": "healthcheckpolicies", "Icecream": "icecreams"}
-
-func resourceOf(e *testenv.Env, o *unstructured.Unstructured) dynamic.ResourceInterface {
-	gvk := o.GroupVersionKind()
-	return e.Dynamic.Resource(gvk.GroupVersion().WithResource(plurals[gvk.Kind])).Namespace(e.Namespace)
+// installBoth installs the definitions of both kinds under a group of their own.
+func installBoth(t *testing.T, e *testenv.Env, name string) map[string]*definition {
+	t.Helper()
+	policy, icecream := own(t, policyCRD, name), own(t, icecreamCRD, name)
+	crdtest.Install(t, e, policy, icecream)
+	return map[string]*definition{policy.Spec.Names.Kind: policy, icecream.Spec.Names.Kind: icecream}
 }
 
 // strict is how kubectl writes: an unknown field is an error.
@@ -134,8 +134,9 @@ func examples(t *testing.T, pattern string) []string {
 func base(path string) string { return strings.TrimSuffix(filepath.Base(path), ".yaml") }
 
 func TestGoodExamplesAreAccepted(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	crds := installBoth(t, e, "good")
 	defaults := map[string]map[string]any{
 		"HealthCheckPolicy": {"action": "label", "podLabel": nil, "requiredProbes": []any{"liveness", "readiness"},
 			"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}},
@@ -147,7 +148,9 @@ func TestGoodExamplesAreAccepted(t *testing.T) {
 			if want != "" {
 				t.Errorf("a good example wants the error %q", want)
 			}
-			stored, err := resourceOf(e, o).Create(e.Context(), o, strict)
+			crd, version := crds[o.GetKind()], o.GroupVersionKind().Version
+			o.SetAPIVersion(crd.Spec.Group + "/" + version)
+			stored, err := resource(e, crd, version).Create(e.Context(), o, strict)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,8 +176,9 @@ func TestGoodExamplesAreAccepted(t *testing.T) {
 }
 
 func TestBadExamplesAreRefused(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+	crds := installBoth(t, e, "bad")
 	files := examples(t, "examples/bad/*.yaml")
 	if len(files) < 20 {
 		t.Errorf("%d bad examples, want at least 20", len(files))
@@ -185,15 +189,20 @@ func TestBadExamplesAreRefused(t *testing.T) {
 			if want == "" {
 				t.Fatal(`the first line is not "# want: " and what the server must answer`)
 			}
-			_, err := resourceOf(e, o).Create(e.Context(), o, strict)
-			wantRefused(t, err, want)
-			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-				t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
+			// Each version has a schema of its own, and must refuse it.
+			crd := crds[o.GetKind()]
+			for _, version := range crd.Spec.Versions {
+				o.SetAPIVersion(crd.Spec.Group + "/" + version.Name)
+				_, err := resource(e, crd, version.Name).Create(e.Context(), o, strict)
+				wantRefused(t, err, want)
+				if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+					t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
+				}
 			}
 		})
 	}
-	for _, crd := range []string{policyCRD, icecreamCRD} {
-		list, err := resource(e, crdtest.Read(t, crd), "").List(e.Context(), metav1.ListOptions{})
+	for _, crd := range crds {
+		list, err := resource(e, crd, "").List(e.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
