@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,10 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most tests wait for the server, not for a core
+	testenv.Main(m)
+}
 
 func TestREADME(t *testing.T) { testenv.README(t) }
 
@@ -111,12 +115,32 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 	return o, want
 }
 
-// installBoth installs the definitions of both kinds under a group of their own.
-func installBoth(t *testing.T, e *testenv.Env, name string) map[string]*definition {
-	t.Helper()
-	policy, icecream := own(t, policyCRD, name), own(t, icecreamCRD, name)
+// TestDefinitions asks what needs the definitions as they are, which are
+// installed once for all of it: each takes the server a second, and holds back
+// its first object for two more.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	policy, icecream := own(t, policyCRD, "lesson"), own(t, icecreamCRD, "lesson")
 	crdtest.Install(t, e, policy, icecream)
-	return map[string]*definition{policy.Spec.Names.Kind: policy, icecream.Spec.Names.Kind: icecream}
+	crds := map[string]*definition{policy.Spec.Names.Kind: policy, icecream.Spec.Names.Kind: icecream}
+	for name, test := range map[string]func(*testing.T, *testenv.Env, map[string]*definition){
+		"good examples are accepted": goodExamplesAreAccepted,
+		"bad examples are refused":   badExamplesAreRefused,
+		"rule says what is wrong":    ruleSaysWhatIsWrong,
+		"transition rule":            transitionRule,
+		"pruning":                    pruning,
+		"status subresource":         statusSubresource,
+		"status is validated":        statusIsValidated,
+		"scale subresource":          scaleSubresource,
+		"selectable fields":          selectableFields,
+		"two served versions":        twoServedVersions,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, testenv.New(t), crds)
+		})
+	}
 }
 
 // strict is how kubectl writes: an unknown field is an error.
@@ -133,10 +157,7 @@ func examples(t *testing.T, pattern string) []string {
 
 func base(path string) string { return strings.TrimSuffix(filepath.Base(path), ".yaml") }
 
-func TestGoodExamplesAreAccepted(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	crds := installBoth(t, e, "good")
+func goodExamplesAreAccepted(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 	defaults := map[string]map[string]any{
 		"HealthCheckPolicy": {"action": "label", "podLabel": nil, "requiredProbes": []any{"liveness", "readiness"},
 			"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}},
@@ -175,10 +196,7 @@ func TestGoodExamplesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestBadExamplesAreRefused(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	crds := installBoth(t, e, "bad")
+func badExamplesAreRefused(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 	files := examples(t, "examples/bad/*.yaml")
 	if len(files) < 20 {
 		t.Errorf("%d bad examples, want at least 20", len(files))

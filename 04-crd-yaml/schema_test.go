@@ -157,15 +157,13 @@ func TestEachLineOfTheSchemaRefusesItsExample(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 // A rule's reason, field and message are what a client gets to see.
-func TestRuleSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	told := own(t, policyCRD, "told")
+func ruleSaysWhatIsWrong(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	told := crds["HealthCheckPolicy"]
 	silent := variant(t, policyCRD, "silent")
 	edit(t, silent, "spec", func(s *props) {
 		s.XValidations = []apiextensionsv1.ValidationRule{{Rule: s.XValidations[0].Rule}}
 	})
-	crdtest.Install(t, e, told, silent)
+	crdtest.Install(t, e, silent)
 	for crd, want := range map[*definition]string{
 		told:   "FieldValueRequired spec.podLabel: Required value: podLabel is needed unless action is kill",
 		silent: "FieldValueInvalid spec: Invalid value: ", // and then "failed rule" with the expression
@@ -181,17 +179,15 @@ func TestRuleSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTransitionRule(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	crd := own(t, policyCRD, "transition")
+func transitionRule(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	// The rule where one would first put it, on the field itself.
 	naive := variant(t, policyCRD, "naive")
 	edit(t, naive, "spec", func(s *props) { s.XValidations = nil })
 	edit(t, naive, "spec.podLabel", func(s *props) {
 		s.XValidations = []apiextensionsv1.ValidationRule{{Rule: "self == oldSelf", Message: "cannot change"}}
 	})
-	crdtest.Install(t, e, crd, naive)
+	crdtest.Install(t, e, naive)
 	policies := resource(e, crd, "")
 	patch := func(client dynamic.ResourceInterface, patch string) error {
 		_, err := client.Patch(e.Context(), "x", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -371,13 +367,11 @@ func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
 }
 
 // An unknown field is dropped. Who asks gets a warning or an error.
-func TestPruning(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	pruned := own(t, policyCRD, "pruned")
+func pruning(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	pruned := crds["HealthCheckPolicy"]
 	open := variant(t, policyCRD, "open")
 	edit(t, open, "spec", func(s *props) { s.XPreserveUnknownFields = ptr(true) })
-	crdtest.Install(t, e, pruned, open)
+	crdtest.Install(t, e, open)
 
 	var seen warnings
 	config := rest.CopyConfig(e.Config)
