@@ -1,0 +1,231 @@
+// Package loop is what the two controllers of this step share: a queue, its
+// workers, an orderly stop, metrics and health. It knows nothing about pods or
+// Deployments. Read it in this order:
+//
+//	Watch     informers call handlers; a handler calls Add with the key of the object to look at
+//	Run       fills the caches, starts the workers, and stops everything in the right order
+//	next      takes one key from the queue, and decides what follows from the result
+//	serve.go  /healthz, /readyz and /metrics
+//
+// The loop is level-triggered: the queue holds keys, not events. Whoever gets a
+// key looks at the caches for what is true now, so that a lost, repeated or late
+// event does no harm. controller-runtime offers the same with much more around it.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Grace is how long a stop waits for the work in flight before it cancels that work's context.
+const Grace = 5 * time.Second
+
+// Reconcile brings one object to the state that it should have. It is never
+// called twice at the same time for the same key.
+//
+// After an error the key comes back later and later, or when the server's
+// Retry-After ends. Without an error the key comes back after the returned
+// duration, or, if that is zero, with the next event.
+type Reconcile func(ctx context.Context, key cache.ObjectName) (again time.Duration, err error)
+
+// Options are what a program lets its user choose.
+type Options struct {
+	Workers  int      // how many keys are worked on at the same time; 1 if zero
+	Listen   string   // the address for health and metrics; no listener if empty
+	Observer Observer // is told every step; nil for none
+}
+
+// A Loop calls Reconcile for every key that was added.
+type Loop struct {
+	name      string
+	reconcile Reconcile
+	options   Options
+	queue     workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	synced    []cache.DoneChecker
+	ready     atomic.Bool
+	metrics   *metrics
+
+	mu     sync.Mutex
+	asleep map[cache.ObjectName]time.Time // the server has asked to be left alone until then
+}
+
+// New returns a loop that does nothing before Run. The name appears in metrics and logs.
+func New(name string, reconcile Reconcile, options Options) *Loop {
+	l := &Loop{name: name, reconcile: reconcile, options: options, metrics: newMetrics(name), asleep: map[cache.ObjectName]time.Time{}}
+	// The default rate limiter also has a bucket of 10 tries a second for all keys
+	// together. Here each key only waits for its own failures.
+	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, time.Minute)
+	l.queue = workqueue.NewTypedRateLimitingQueueWithConfig(&observedLimiter{backoff, l},
+		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: name, MetricsProvider: l.metrics})
+	return l
+}
+
+// Watch connects a handler to an informer. Run waits until the handler, too,
+// has seen everything that was there at the start.
+func (l *Loop) Watch(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return fmt.Errorf("adding an event handler: %w", err)
+	}
+	l.synced = append(l.synced, registration.HasSyncedChecker())
+	return nil
+}
+
+// Add puts a key into the queue. A key that is waiting there already is not
+// added twice; one that is being worked on comes back when that work is done.
+func (l *Loop) Add(key cache.ObjectName, reason string) {
+	l.observe(Step{Kind: Queued, Key: key, Reason: reason})
+	l.queue.Add(key)
+}
+
+// Informers is what Run needs of a shared informer factory.
+type Informers interface {
+	StartWithContext(ctx context.Context)
+	Shutdown()
+}
+
+// Run works until ctx ends. Then the workers finish the keys in their hands, but
+// take no further ones, and only after that do the informers stop.
+func (l *Loop) Run(ctx context.Context, informers ...Informers) error {
+	logger := klog.FromContext(ctx)
+	server, err := l.serve(logger)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+
+	// Whatever is in flight when ctx ends may finish, so work has a context of its own.
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		cancel()
+		for _, i := range informers {
+			i.Shutdown()
+		}
+	}()
+	for _, i := range informers {
+		i.StartWithContext(work)
+	}
+	defer l.queue.ShutDown()
+	if !cache.WaitFor(ctx, "the caches of "+l.name, l.synced...) {
+		return nil // asked to stop before there was any work
+	}
+	l.ready.Store(true)
+	logger.Info("Working", "workers", max(l.options.Workers, 1))
+
+	var workers sync.WaitGroup
+	for range max(l.options.Workers, 1) {
+		workers.Go(func() {
+			for l.next(ctx, work) {
+			}
+		})
+	}
+	<-ctx.Done()
+	l.ready.Store(false)
+	l.queue.ShutDown()
+	logger.Info("Stopping: waiting for the work in flight")
+	late := time.AfterFunc(Grace, func() {
+		logger.Info("Stopping: cancelling the work in flight", "after", Grace)
+		cancel()
+	})
+	defer late.Stop()
+	workers.Wait()
+	logger.Info("Stopped")
+	return nil
+}
+
+// next works on one key. It returns false when there will be no more.
+func (l *Loop) next(ctx, work context.Context) bool {
+	key, shutdown := l.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer l.queue.Done(key)
+	if ctx.Err() != nil {
+		return true // after ShutDown the queue still hands out what it holds: leave that to the next process
+	}
+	if rest := l.sleeps(key); rest > 0 {
+		l.queue.AddAfter(key, rest)
+		return true
+	}
+
+	logger := klog.LoggerWithValues(klog.FromContext(work), "object", key)
+	again, err := l.protected(klog.NewContext(work, logger), key)
+	l.metrics.reconciled(err)
+	if err == nil {
+		l.queue.Forget(key) // the next failure is a first one again
+		if again > 0 {
+			l.observe(Step{Kind: BackingOff, Key: key, Until: time.Now().Add(again), Reason: "looks again"})
+			l.queue.AddAfter(key, again)
+		}
+		return true
+	}
+	if apierrors.IsConflict(err) {
+		logger.V(2).Info("Trying again: somebody else was faster", "err", err)
+	} else if work.Err() == nil {
+		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
+	}
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
+		l.sleep(key, time.Duration(seconds)*time.Second, err)
+		return true
+	}
+	l.queue.AddRateLimited(key)
+	return true
+}
+
+// protected turns a panic into an error, so that one poisonous object does not
+// end the work on all others.
+func (l *Loop) protected(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return l.reconcile(ctx, key)
+}
+
+// sleep keeps a key away from the server until its Retry-After ends, whatever
+// events arrive in the meantime. No worker waits for that.
+func (l *Loop) sleep(key cache.ObjectName, d time.Duration, err error) {
+	until := time.Now().Add(d)
+	l.mu.Lock()
+	l.asleep[key] = until
+	l.mu.Unlock()
+	l.observe(Step{Kind: BackingOff, Key: key, Until: until, Reason: err.Error()})
+	l.queue.AddAfter(key, d)
+}
+
+// sleeps returns how much longer a key must be left alone.
+func (l *Loop) sleeps(key cache.ObjectName) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until, ok := l.asleep[key]
+	if !ok {
+		return 0
+	}
+	rest := time.Until(until)
+	if rest <= 0 {
+		delete(l.asleep, key)
+	}
+	return rest
+}
+
+// Register adds a program's own metrics to /metrics. Give them no label whose
+// values grow with the number of objects.
+func (l *Loop) Register(collectors ...prometheus.Collector) error {
+	for _, c := range collectors {
+		if err := l.metrics.registry.Register(c); err != nil {
+			return fmt.Errorf("registering a metric: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+)
+
+var a, b = cache.ObjectName{Namespace: "n", Name: "a"}, cache.ObjectName{Namespace: "n", Name: "b"}
+
+// record keeps steps.
+type record struct {
+	mu    sync.Mutex
+	steps []Step
+}
+
+func (r *record) Observe(s Step) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.steps = append(r.steps, s)
+}
+
+// start runs a loop in a synctest bubble, and returns a function that stops it and waits for its end.
+func start(t *testing.T, workers int, reconcile Reconcile) (*Loop, *record, func()) {
+	t.Helper()
+	r := &record{}
+	l := New("test", reconcile, Options{Workers: workers, Observer: r})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- l.Run(ctx) }()
+	synctest.Wait()
+	return l, r, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestEachFailureWaitsLongerAndASuccessForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		begun := time.Now()
+		l, _, stop := start(t, 1, func(context.Context, cache.ObjectName) (time.Duration, error) {
+			at = append(at, time.Since(begun))
+			if n := len(at); n == 4 || n == 6 {
+				return 0, nil
+			}
+			return 0, errors.New("not yet")
+		})
+		l.Add(a, "")
+		time.Sleep(time.Second)
+		l.Add(a, "")
+		time.Sleep(time.Second)
+		stop()
+		want := []time.Duration{0, 10, 30, 70, 1000, 1010} // milliseconds
+		for i := range want {
+			if i >= len(at) || at[i] != want[i]*time.Millisecond {
+				t.Fatalf("tried at %v, want %v ms", at, want)
+			}
+		}
+	})
+}
+
+func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries []time.Time
+		l, _, stop := start(t, 1, func(_ context.Context, key cache.ObjectName) (time.Duration, error) {
+			if key == b {
+				return 0, nil
+			}
+			tries = append(tries, time.Now())
+			if len(tries) == 1 {
+				return 0, apierrors.NewTooManyRequests("later", 7)
+			}
+			return 0, nil
+		})
+		l.Add(a, "")
+		for range 20 { // events meanwhile, to a and to others
+			time.Sleep(500 * time.Millisecond)
+			l.Add(a, "")
+			l.Add(b, "")
+		}
+		stop()
+		if len(tries) < 2 || tries[1].Sub(tries[0]) < 7*time.Second {
+			t.Fatalf("tried at %v, but the server asked for 7 s", tries)
+		}
+	})
+}
+
+func TestOneKeyHasOneWorkerAndDoesNotHoldUpOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var mu sync.Mutex
+		busy, most, done := 0, 0, 0
+		l, _, stop := start(t, 2, func(_ context.Context, key cache.ObjectName) (time.Duration, error) {
+			if key == b {
+				mu.Lock()
+				done++
+				mu.Unlock()
+				return 0, nil
+			}
+			mu.Lock()
+			busy++
+			most = max(most, busy)
+			mu.Unlock()
+			<-release
+			mu.Lock()
+			busy--
+			mu.Unlock()
+			return 0, nil
+		})
+		for range 3 {
+			l.Add(a, "")
+			l.Add(b, "")
+			synctest.Wait()
+		}
+		if most != 1 || done != 3 {
+			t.Errorf("%d workers had a at the same time, and b was worked on %d times while a was asleep", most, done)
+		}
+		close(release)
+		stop()
+	})
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		l, r, stop := start(t, 1, func(context.Context, cache.ObjectName) (time.Duration, error) {
+			if tries++; tries == 1 {
+				panic("poison")
+			}
+			return 0, nil
+		})
+		l.Add(a, "because")
+		time.Sleep(time.Second)
+		stop()
+		if tries != 2 {
+			t.Errorf("%d tries, want one that panics and one more", tries)
+		}
+		if len(r.steps) < 2 || r.steps[0].Kind != Queued || r.steps[0].Reason != "because" || r.steps[1].Kind != BackingOff || !r.steps[1].Until.After(r.steps[1].Time) {
+			t.Errorf("observed %+v", r.steps)
+		}
+	})
+}
+
+func TestStopFinishesWhatIsInFlightAndBeginsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var finished []cache.ObjectName
+		l, _, stop := start(t, 1, func(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+			select {
+			case <-time.After(Grace / 2):
+				finished = append(finished, key)
+			case <-ctx.Done():
+			}
+			return 0, ctx.Err()
+		})
+		l.Add(a, "")
+		l.Add(b, "")
+		synctest.Wait()
+		stop()
+		if len(finished) != 1 || finished[0] != a {
+			t.Errorf("finished %v, want only a, which was in flight", finished)
+		}
+	})
+}
+
+func TestStopDoesNotWaitForASleeper(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := start(t, 1, func(ctx context.Context, _ cache.ObjectName) (time.Duration, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		})
+		l.Add(a, "")
+		synctest.Wait()
+		begun := time.Now()
+		stop()
+		if took := time.Since(begun); took != Grace {
+			t.Errorf("the stop took %s, want %s", took, Grace)
+		}
+	})
+}
+
+func TestReadyOnlyBetweenSyncAndStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		code := func(l *Loop) int {
+			w := httptest.NewRecorder()
+			l.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+			return w.Code
+		}
+		idle := New("idle", nil, Options{})
+		if got := code(idle); got != http.StatusServiceUnavailable {
+			t.Errorf("before Run: %d", got)
+		}
+		idle.queue.ShutDown()
+		l, _, stop := start(t, 1, func(context.Context, cache.ObjectName) (time.Duration, error) { return 0, nil })
+		if got := code(l); got != http.StatusOK {
+			t.Errorf("while it runs: %d", got)
+		}
+		stop()
+		if got := code(l); got != http.StatusServiceUnavailable {
+			t.Errorf("after the stop: %d", got)
+		}
+	})
+}
+
+func TestMetricsNameNoObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := start(t, 1, func(context.Context, cache.ObjectName) (time.Duration, error) { return 0, errors.New("no") })
+		l.Add(cache.ObjectName{Namespace: "secret-namespace", Name: "secret-name"}, "")
+		l.Wrote(a, "status", "it changed")
+		synctest.Wait()
+		stop()
+		w := httptest.NewRecorder()
+		l.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		text := w.Body.String()
+		for _, want := range []string{
+			`workqueue_adds_total{name="test"} 1`, `workqueue_retries_total{name="test"} 1`,
+			`controller_reconciles_total{controller="test",result="error"} 1`, `controller_writes_total{controller="test",what="status"} 1`,
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s is not in\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, "secret") {
+			t.Error("a label names an object")
+		}
+	})
+}
