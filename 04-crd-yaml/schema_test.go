@@ -93,16 +93,26 @@ func TestEachLineOfTheSchemaRefusesItsExample(t *testing.T) {
 		{"enum", policyCRD, "action-in-capitals", "spec.action", func(s *props) { s.Enum = nil }},
 		{"enum-of-items", policyCRD, "probe-unknown", "spec.requiredProbes.[]", func(s *props) { s.Enum = nil }},
 		{"min-items", policyCRD, "probes-empty", "spec.requiredProbes", func(s *props) { s.MinItems = nil }},
-		{"set", policyCRD, "probes-twice", "spec.requiredProbes", func(s *props) { s.XListType = nil }},
+		{"each-once", policyCRD, "probes-twice", "spec.requiredProbes", func(s *props) { s.XValidations = nil }},
+		// Of four probes two are the same, and without a limit the rule costs too much.
+		{"max-items", policyCRD, "probes-four", "spec.requiredProbes", func(s *props) { s.MaxItems, s.XValidations = nil, nil }},
+		{"minimum", policyCRD, "eviction-interval-zero", "spec.eviction.minIntervalSeconds", func(s *props) { s.Minimum = nil }},
+		{"maximum", policyCRD, "eviction-interval-long", "spec.eviction.minIntervalSeconds", func(s *props) { s.Maximum = nil }},
 		{"required", policyCRD, "spec-missing", "", func(s *props) { s.Required = nil }},
-		{"required-in-items", policyCRD, "selector-key-missing", "spec.selector", func(s *props) {
+		{"required-in-items", policyCRD, "selector-key-missing", "spec", func(s *props) {
 			// The rules go, too: what an item must hold limits how many fit into a request.
-			s.Properties["matchExpressions"].Items.Schema.Required, s.XValidations = nil, nil
+			selector := s.Properties["selector"]
+			selector.Properties["matchExpressions"].Items.Schema.Required, selector.XValidations = nil, nil
+			s.Properties["selector"], s.XValidations = selector, nil
 		}},
-		{"type", policyCRD, "selector-number", "spec.selector.matchLabels", func(s *props) {
-			s.AdditionalProperties.Schema = &props{XPreserveUnknownFields: ptr(true)}
+		{"type", policyCRD, "selector-number", "spec", func(s *props) {
+			// A rule cannot be about what has no type.
+			s.Properties["selector"].Properties["matchLabels"].AdditionalProperties.Schema = &props{XPreserveUnknownFields: ptr(true)}
+			s.XValidations = slices.Delete(s.XValidations, 2, 3)
 		}},
-		{"cross-field-rule", policyCRD, "podlabel-missing", "spec", func(s *props) { s.XValidations = s.XValidations[1:] }},
+		{"cross-field-rule", policyCRD, "podlabel-missing", "spec", func(s *props) { s.XValidations = slices.Delete(s.XValidations, 0, 1) }},
+		{"rule-of-labels", policyCRD, "selector-names-podlabel", "spec", func(s *props) { s.XValidations = slices.Delete(s.XValidations, 2, 3) }},
+		{"rule-of-expressions", policyCRD, "selector-expression-names-podlabel", "spec", func(s *props) { s.XValidations = slices.Delete(s.XValidations, 3, 4) }},
 		{"rules-of-selector", policyCRD, "selector-operator", "spec.selector", func(s *props) { s.XValidations = nil }},
 		{"pruning", policyCRD, "field-misspelt", "spec", func(s *props) { s.XPreserveUnknownFields = ptr(true) }},
 		{"required-name", icecreamCRD, "icecream-deployment-missing", "spec", func(s *props) { s.Required = nil }},
@@ -267,14 +277,15 @@ func TestDefaults(t *testing.T) {
 	e := testenv.New(t)
 	crd := variant(t, policyCRD, "defaults")
 	complete := crd.DeepCopy()
-	for _, key := range []string{"action", "requiredProbes", "selector"} {
+	for _, key := range []string{"action", "requiredProbes", "selector", "eviction"} {
 		edit(t, crd, "spec."+key, func(s *props) { s.Default = nil })
 	}
 	edit(t, crd, "spec", func(s *props) { s.XValidations = nil }) // they rely on the defaults
 	crdtest.Install(t, e, crd)
 	policies := resource(e, crd, "")
 	before := map[string]any{"podLabel": "missing"}
-	after := map[string]any{"podLabel": "missing", "action": "label", "requiredProbes": []any{"liveness", "readiness"}, "selector": map[string]any{}}
+	after := map[string]any{"podLabel": "missing", "action": "label", "requiredProbes": []any{"liveness", "readiness"},
+		"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}}
 
 	old, err := policies.Create(e.Context(), object(crd, "old", before), strict)
 	if err != nil {

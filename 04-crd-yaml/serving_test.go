@@ -83,7 +83,14 @@ func TestKubectlShowsColumns(t *testing.T) {
 	for _, c := range []*definition{crd, plain} {
 		policies := resource(e, c, "")
 		o := must(t)(policies.Create(e.Context(), object(c, "shown", map[string]any{"podLabel": "x"}), strict))
-		_ = unstructured.SetNestedMap(o.Object, map[string]any{"statistics": map[string]any{"pods": map[string]any{"failed": int64(5), "passed": int64(42)}}}, "status")
+		_ = unstructured.SetNestedMap(o.Object, map[string]any{
+			"statistics": map[string]any{"pods": map[string]any{"failed": int64(5), "passed": int64(42)}},
+			// The column shows the condition of one type among others.
+			"conditions": []any{
+				map[string]any{"type": "Enforced", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"},
+				map[string]any{"type": "Compliant", "status": "False", "reason": "ProbesMissing", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"},
+			},
+		}, "status")
 		must(t)(policies.UpdateStatus(e.Context(), o, metav1.UpdateOptions{}))
 	}
 	table := func(args ...string) (head, row []string) {
@@ -97,10 +104,10 @@ func TestKubectlShowsColumns(t *testing.T) {
 	}
 	for _, name := range []string{"healthcheckpolicies", "healthcheckpolicy", "hcp", "policies", "healthcheckpolicies.v1alpha1.policy.k8s-go.openshift.org"} {
 		head, row := table(name)
-		if diff := cmp.Diff([]string{"NAME", "ACTION", "FAILED", "PASSED", "AGE"}, head); diff != "" {
+		if diff := cmp.Diff([]string{"NAME", "ACTION", "COMPLIANT", "FAILED", "PASSED", "AGE"}, head); diff != "" {
 			t.Errorf("columns of %s (-want +got):\n%s", name, diff)
 		}
-		if len(row) != 5 || !slices.Equal(row[1:4], []string{"label", "5", "42"}) {
+		if len(row) != 6 || !slices.Equal(row[1:5], []string{"label", "False", "5", "42"}) {
 			t.Errorf("row of %s is %q", name, row)
 		}
 	}
@@ -167,13 +174,14 @@ func TestStatusIsValidated(t *testing.T) {
 	condition := `{"type": "Compliant", "status": "True", "reason": "AllPassed", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"}`
 	for _, tc := range []struct{ status, want string }{
 		{`{"lastChecked": "yesterday"}`, `status.lastChecked: Invalid value: "yesterday": lastChecked in body must be of type date-time`},
+		{`{"lastEvictionTime": "2026-11-21"}`, `status.lastEvictionTime: Invalid value: "2026-11-21": lastEvictionTime in body must be of type date-time`},
 		{`{"statistics": {"pods": {"failed": -1, "passed": 0}}}`, `statistics.pods.failed in body should be greater than or equal to 0`},
 		{`{"statistics": {"pods": {"failed": 1}}}`, `status.statistics.pods.passed: Required value`},
 		{`{"observedGeneration": "1"}`, `observedGeneration in body must be of type integer`},
 		{`{"conditions": [` + condition + `, ` + condition + `]}`, `status.conditions[1]: Duplicate value: {"type":"Compliant"}`},
 		{`{"conditions": [{"type": "Compliant", "status": "Maybe", "reason": "x", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"}]}`, `status.conditions[0].status: Unsupported value: "Maybe"`},
 		{`{"conditions": [{"type": "Compliant", "status": "True", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"}]}`, `status.conditions[0].reason: Required value`},
-		{`{"observedGeneration": 1, "lastChecked": "2026-11-21T09:13:07Z", "statistics": {"pods": {"failed": 5, "passed": 42}}, "conditions": [` + condition + `]}`, ""},
+		{`{"observedGeneration": 1, "lastChecked": "2026-11-21T09:13:07Z", "lastEvictionTime": "2026-11-21T09:13:00Z", "statistics": {"pods": {"failed": 0, "passed": 42}}, "conditions": [` + condition + `]}`, ""},
 	} {
 		_, err := policies.Patch(e.Context(), o.GetName(), types.MergePatchType, []byte(`{"status": `+tc.status+`}`), metav1.PatchOptions{}, "status")
 		if tc.want == "" && err != nil {
@@ -190,7 +198,8 @@ func TestScaleSubresource(t *testing.T) {
 	crdtest.Install(t, e, crd, crdtest.Read(t, policyCRD))
 	icecreams := resource(e, crd, "")
 	o := must(t)(icecreams.Create(e.Context(), object(crd, "vanilla", map[string]any{"deploymentName": "vanilla"}), strict))
-	_ = unstructured.SetNestedMap(o.Object, map[string]any{"availableReplicas": int64(1), "nodes": []any{"node-1"}}, "status")
+	const selector = "controller.nicoleh.io/uid=1"
+	_ = unstructured.SetNestedMap(o.Object, map[string]any{"replicas": int64(2), "availableReplicas": int64(1), "selector": selector}, "status")
 	must(t)(icecreams.UpdateStatus(e.Context(), o, metav1.UpdateOptions{}))
 
 	if r := kubectl(t, e, "scale", "icecream", "vanilla", "--replicas=3"); r.ExitCode != 0 {
@@ -200,8 +209,10 @@ func TestScaleSubresource(t *testing.T) {
 		t.Errorf("spec.replicas is %v after kubectl scale, want 3", got)
 	}
 	scale := must(t)(icecreams.Get(e.Context(), "vanilla", metav1.GetOptions{}, "scale"))
-	got := []any{scale.GetAPIVersion(), scale.GetKind(), field(scale, "spec", "replicas"), field(scale, "status", "replicas")}
-	if diff := cmp.Diff([]any{"autoscaling/v1", "Scale", int64(3), int64(1)}, got); diff != "" {
+	// status.replicas are the pods that exist, not those that are available; an
+	// autoscaler finds their metrics by the selector.
+	got := []any{scale.GetAPIVersion(), scale.GetKind(), field(scale, "spec", "replicas"), field(scale, "status", "replicas"), field(scale, "status", "selector")}
+	if diff := cmp.Diff([]any{"autoscaling/v1", "Scale", int64(3), int64(2), selector}, got); diff != "" {
 		t.Errorf("the scale subresource (-want +got):\n%s", diff)
 	}
 	// A precondition, as an autoscaler would set it.

@@ -121,7 +121,8 @@ func now(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) strin
 }
 
 func spec(action, podLabel string, probes ...any) map[string]any {
-	return map[string]any{"action": action, "podLabel": podLabel, "requiredProbes": probes, "selector": map[string]any{}}
+	return map[string]any{"action": action, "podLabel": podLabel, "requiredProbes": probes,
+		"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}}
 }
 
 func TestList(t *testing.T) {
@@ -149,7 +150,7 @@ func TestCrud(t *testing.T) {
 	before := now(t, e, policies)
 	run(t, e, "crud", `created: action label, probes [liveness readiness], generation 1
 refused: spec.podLabel: Required value: podLabel is needed unless action is kill
-updated: probes [readiness], generation 2, failed 0
+updated: probes [readiness], generation 2, counted false
 status updated: failed 5, action label, generation 2
 with action label: 1
 with action kill: 0
@@ -171,20 +172,34 @@ deleted
 
 func TestApply(t *testing.T) {
 	e, policies := install(t)
-	run(t, e, "apply", `anna applies: [readiness]
-bert applies: [readiness startup]
-409 for bert: .spec.podLabel: conflict with "anna"
-bert owns: [startup], podLabel false
-bert gives up: [readiness]
+	const output = `anna applies: [readiness]
+bert applies: annotate, [readiness]
+409 for bert: .spec.requiredProbes: conflict with "anna"
+bert owns: annotate, podLabel false
+bert gives up: label
 condition Compliant: by checker
 condition Audited: by auditor
-`)
+checker reports the same: written false
+`
+	run(t, e, "apply", output)
 	o, err := policies.Get(e.Context(), "apply", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(spec("label", "health-check-missing", "readiness"), o.Object["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	// A second later nothing is different, so nothing is written, not even a time.
+	conditions := field(o, "status", "conditions")
+	for second := time.Now().Unix(); time.Now().Unix() == second; {
+		time.Sleep(50 * time.Millisecond)
+	}
+	run(t, e, "apply", output)
+	if o, err = policies.Get(e.Context(), "apply", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(conditions, field(o, "status", "conditions")); diff != "" {
+		t.Errorf("conditions after a second run (-want +got):\n%s", diff)
 	}
 	// Only fields that were set are sent: nobody owns an action or a selector,
 	// and all that bert still says is that there is a spec.
@@ -193,7 +208,7 @@ condition Audited: by auditor
 		owners[m.Manager+m.Subresource] = m.FieldsV1.GetRawString()
 	}
 	want := map[string]string{
-		"anna":          `{"f:spec":{"f:podLabel":{},"f:requiredProbes":{"v:\"readiness\"":{}}}}`,
+		"anna":          `{"f:spec":{"f:podLabel":{},"f:requiredProbes":{}}}`,
 		"bert":          `{"f:spec":{}}`,
 		"checkerstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Compliant\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
 		"auditorstatus": `{"f:status":{"f:conditions":{"k:{\"type\":\"Audited\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`,
@@ -279,17 +294,17 @@ a newer field, there and back: found false
 func TestFake(t *testing.T) {
 	e, policies := install(t)
 	before := now(t, e, policies)
-	run(t, e, "fake", `                           FAKE                 SERVER
-default action             ""                   "label"
-has a uid                  false                true
-action delete              accepted             Invalid
-create again               AlreadyExists        AlreadyExists
-generation after update    0                    2
-status written by Update   99                   0
-update from an old copy    accepted             Conflict
-list with action annotate  2                    0
-applied by two             [readiness startup]  [readiness startup]
-applied against another    Conflict             Conflict
+	run(t, e, "fake", `                           FAKE           SERVER
+default action             ""             "label"
+has a uid                  false          true
+action delete              accepted       Invalid
+create again               AlreadyExists  AlreadyExists
+generation after update    0              2
+Update writes the status   true           false
+update from an old copy    accepted       Conflict
+list with action annotate  2              0
+applied against another    Conflict       Conflict
+conditions of two          2              2
 `)
 	// The right column is the server's, not one that the fake has answered.
 	want := []stored{

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -59,19 +60,19 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("anna applies: %v\n", p.Spec.RequiredProbes)
 
-	// requiredProbes is a set (listType=set), so bert's item joins anna's.
-	if p, err = policies.Apply(ctx, ours(policyac.HealthCheckPolicySpec().
-		WithRequiredProbes(v1alpha1.ProbeStartup)), as("bert")); err != nil {
+	// Somebody else's fields are left alone: only those that are set are sent.
+	annotate := policyac.HealthCheckPolicySpec().WithAction(v1alpha1.ActionAnnotate)
+	if p, err = policies.Apply(ctx, ours(annotate), as("bert")); err != nil {
 		return fmt.Errorf("applying as bert: %w", err)
 	}
-	fmt.Printf("bert applies: %v\n", p.Spec.RequiredProbes)
+	fmt.Printf("bert applies: %s, %v\n", p.Spec.Action, p.Spec.RequiredProbes)
 
-	// A field with one value has one owner.
+	// requiredProbes is atomic (listType=atomic): the list has one owner as a whole.
 	_, err = policies.Apply(ctx, ours(policyac.HealthCheckPolicySpec().
-		WithRequiredProbes(v1alpha1.ProbeStartup).WithPodLabel("other")), as("bert"))
+		WithAction(v1alpha1.ActionAnnotate).WithRequiredProbes(v1alpha1.ProbeStartup)), as("bert"))
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) {
-		return fmt.Errorf("wanted a conflict about podLabel, got %w", err)
+		return fmt.Errorf("wanted a conflict about requiredProbes, got %w", err)
 	}
 	for _, cause := range status.Status().Details.Causes {
 		fmt.Printf("409 for bert: %s: %s\n", cause.Field, cause.Message)
@@ -83,27 +84,47 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("extracting what bert owns: %w", err)
 	}
-	fmt.Printf("bert owns: %v, podLabel %t\n", mine.Spec.RequiredProbes, mine.Spec.PodLabel != nil)
+	fmt.Printf("bert owns: %s, podLabel %t\n", *mine.Spec.Action, mine.Spec.PodLabel != nil)
 
-	// What is no longer applied is given up, and goes if nobody else owns it.
-	mine.Spec.RequiredProbes = nil
+	// What is no longer applied is given up. If nobody else owns it, it goes,
+	// and the server fills in the default.
+	mine.Spec.Action = nil
 	if p, err = policies.Apply(ctx, mine, as("bert")); err != nil {
 		return fmt.Errorf("applying as bert: %w", err)
 	}
-	fmt.Printf("bert gives up: %v\n", p.Spec.RequiredProbes)
+	fmt.Printf("bert gives up: %s\n", p.Spec.Action)
 
 	// conditions is a map (listType=map, listMapKey=type): two controllers
-	// report one condition each, without reading first.
-	for _, c := range []struct{ manager, condition string }{{"checker", v1alpha1.ConditionCompliant}, {"auditor", "Audited"}} {
-		condition := metav1ac.Condition().WithType(c.condition).WithStatus(metav1.ConditionTrue).
-			WithReason("Shown").WithMessage("by " + c.manager).WithLastTransitionTime(metav1.Now())
-		if p, err = policies.ApplyStatus(ctx, policyac.HealthCheckPolicy("apply", *namespace).
-			WithStatus(policyac.HealthCheckPolicyStatus().WithConditions(condition)), as(c.manager)); err != nil {
-			return fmt.Errorf("applying the status as %s: %w", c.manager, err)
+	// report one condition each, and the server keeps both.
+	report := func(manager, conditionType string) error {
+		condition := metav1ac.Condition().WithType(conditionType).WithStatus(metav1.ConditionTrue).
+			WithReason("Shown").WithMessage("by " + manager).WithLastTransitionTime(metav1.Now())
+		// The time moves only with the status, as in meta.SetStatusCondition. With
+		// a new time each report would be a change, and a controller that watches
+		// what it writes would never come to rest.
+		if old := meta.FindStatusCondition(p.Status.Conditions, conditionType); old != nil && old.Status == *condition.Status {
+			condition.WithLastTransitionTime(old.LastTransitionTime)
 		}
+		p, err = policies.ApplyStatus(ctx, policyac.HealthCheckPolicy("apply", *namespace).
+			WithStatus(policyac.HealthCheckPolicyStatus().WithConditions(condition)), as(manager))
+		if err != nil {
+			return fmt.Errorf("applying the status as %s: %w", manager, err)
+		}
+		return nil
+	}
+	if err := report("checker", v1alpha1.ConditionCompliant); err != nil {
+		return err
+	}
+	if err := report("auditor", "Audited"); err != nil {
+		return err
 	}
 	for _, c := range p.Status.Conditions {
 		fmt.Printf("condition %s: %s\n", c.Type, c.Message)
 	}
+	before := p.ResourceVersion
+	if err := report("checker", v1alpha1.ConditionCompliant); err != nil {
+		return err
+	}
+	fmt.Printf("checker reports the same: written %t\n", p.ResourceVersion != before)
 	return nil
 }

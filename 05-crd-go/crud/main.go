@@ -76,23 +76,23 @@ func run(ctx context.Context) error {
 
 	// Update writes the spec and counts a generation; the status in it is ignored.
 	policy.Spec.RequiredProbes = []policyv1alpha1.Probe{policyv1alpha1.ProbeReadiness}
-	policy.Status.Statistics.Pods.Failed = 99
+	policy.Status.Statistics = &policyv1alpha1.Statistics{Pods: policyv1alpha1.PodStatistics{Failed: 99}}
 	policy, err = policies.Update(ctx, policy, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("updating: %w", err)
 	}
-	fmt.Printf("updated: probes %v, generation %d, failed %d\n", policy.Spec.RequiredProbes, policy.Generation, policy.Status.Statistics.Pods.Failed)
+	fmt.Printf("updated: probes %v, generation %d, counted %t\n", policy.Spec.RequiredProbes, policy.Generation, policy.Status.Statistics != nil)
 
 	// UpdateStatus is a request to /status, where it is the spec that is
 	// ignored. That way a user and a controller do not undo each other's work.
 	now := metav1.NewTime(time.Now())
 	policy.Spec.Action = policyv1alpha1.ActionKill
 	policy.Status.ObservedGeneration = policy.Generation
-	policy.Status.Statistics.Pods = policyv1alpha1.PodStatistics{Failed: 5, Passed: 42}
+	policy.Status.Statistics = &policyv1alpha1.Statistics{Pods: policyv1alpha1.PodStatistics{Failed: 5, Passed: 42}}
 	policy.Status.LastChecked = &now
 	meta.SetStatusCondition(&policy.Status.Conditions, metav1.Condition{
 		Type: policyv1alpha1.ConditionCompliant, Status: metav1.ConditionFalse, ObservedGeneration: policy.Generation,
-		Reason: "ProbesMissing", Message: "5 pods lack a probe",
+		Reason: policyv1alpha1.ReasonProbesMissing, Message: "5 pods lack a probe",
 	})
 	policy, err = policies.UpdateStatus(ctx, policy, metav1.UpdateOptions{})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
@@ -92,12 +93,12 @@ func try(ctx context.Context, client versioned.Interface, namespace string) ([]o
 	see("create again", "%s", answer(err))
 
 	stale := p.DeepCopy()
-	p.Spec.Action, p.Status.Statistics.Pods.Failed = v1alpha1.ActionKill, 99
+	p.Spec.Action, p.Status.Statistics = v1alpha1.ActionKill, &v1alpha1.Statistics{}
 	if p, err = policies.Update(ctx, p, metav1.UpdateOptions{}); err != nil {
 		return nil, fmt.Errorf("updating: %w", err)
 	}
 	see("generation after update", "%d", p.Generation)
-	see("status written by Update", "%d", p.Status.Statistics.Pods.Failed)
+	see("Update writes the status", "%t", p.Status.Statistics != nil)
 	_, err = policies.Update(ctx, stale, metav1.UpdateOptions{})
 	see("update from an old copy", "%s", answer(err))
 
@@ -107,20 +108,24 @@ func try(ctx context.Context, client versioned.Interface, namespace string) ([]o
 	}
 	see("list with action annotate", "%d", len(list.Items))
 
-	// Two managers of one set, and a conflict: this the fake can do.
-	apply := func(manager, podLabel string, probe v1alpha1.Probe) error {
-		p, err = policies.Apply(ctx, policyac.HealthCheckPolicy("fake-applied", namespace).WithSpec(policyac.HealthCheckPolicySpec().
-			WithPodLabel(podLabel).WithRequiredProbes(probe)), metav1.ApplyOptions{FieldManager: manager})
-		return err
+	// Two managers of one list, and a conflict: this the fake can do.
+	fields := func() *policyac.HealthCheckPolicyApplyConfiguration {
+		return policyac.HealthCheckPolicy("fake-applied", namespace)
 	}
-	if err := apply("anna", "a", v1alpha1.ProbeReadiness); err != nil {
+	as := func(manager string) metav1.ApplyOptions { return metav1.ApplyOptions{FieldManager: manager} }
+	if _, err := policies.Apply(ctx, fields().WithSpec(policyac.HealthCheckPolicySpec().WithPodLabel("a")), as("anna")); err != nil {
 		return nil, fmt.Errorf("applying as anna: %w", err)
 	}
-	if err := apply("bert", "a", v1alpha1.ProbeStartup); err != nil {
-		return nil, fmt.Errorf("applying as bert: %w", err)
+	_, err = policies.Apply(ctx, fields().WithSpec(policyac.HealthCheckPolicySpec().WithPodLabel("b")), as("bert"))
+	see("applied against another", "%s", answer(err))
+	for _, manager := range []string{"anna", "bert"} {
+		condition := metav1ac.Condition().WithType("By" + manager).WithStatus(metav1.ConditionTrue).
+			WithReason("Shown").WithMessage("").WithLastTransitionTime(metav1.Now())
+		if p, err = policies.ApplyStatus(ctx, fields().WithStatus(policyac.HealthCheckPolicyStatus().WithConditions(condition)), as(manager)); err != nil {
+			return nil, fmt.Errorf("applying the status as %s: %w", manager, err)
+		}
 	}
-	see("applied by two", "%v", p.Spec.RequiredProbes)
-	see("applied against another", "%s", answer(apply("bert", "b", v1alpha1.ProbeStartup)))
+	see("conditions of two", "%d", len(p.Status.Conditions))
 
 	for _, name := range []string{"fake", "fake-applied"} {
 		if err := policies.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {

@@ -76,8 +76,10 @@ func run(ctx context.Context) error {
 			case !ok1 || !ok2 || old.ResourceVersion == p.ResourceVersion: // read anew, not changed
 			case old.Generation != p.Generation:
 				say("spec of %s, generation %d: %s %v", p.Name, p.Generation, p.Spec.Action, p.Spec.RequiredProbes)
-			default: // the server counts a generation only when the spec changes
+			case p.Status.Statistics != nil: // the server counts a generation only when the spec changes
 				say("status or metadata of %s: failed %d", p.Name, p.Status.Statistics.Pods.Failed)
+			default:
+				say("status or metadata of %s: not counted yet", p.Name)
 			}
 		},
 		DeleteFunc: func(obj any) {

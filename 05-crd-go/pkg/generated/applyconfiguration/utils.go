@@ -28,6 +28,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &icecreamv1alpha1.IcecreamStatusApplyConfiguration{}
 
 		// Group=policy.k8s-go.openshift.org, Version=v1alpha1
+	case policyv1alpha1.SchemeGroupVersion.WithKind("EvictionSpec"):
+		return &applyconfigurationpolicyv1alpha1.EvictionSpecApplyConfiguration{}
 	case policyv1alpha1.SchemeGroupVersion.WithKind("HealthCheckPolicy"):
 		return &applyconfigurationpolicyv1alpha1.HealthCheckPolicyApplyConfiguration{}
 	case policyv1alpha1.SchemeGroupVersion.WithKind("HealthCheckPolicySpec"):

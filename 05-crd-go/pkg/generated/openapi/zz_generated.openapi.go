@@ -21,6 +21,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1.IcecreamList":          schema_pkg_apis_icecream_v1alpha1_IcecreamList(ref),
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1.IcecreamSpec":          schema_pkg_apis_icecream_v1alpha1_IcecreamSpec(ref),
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1.IcecreamStatus":        schema_pkg_apis_icecream_v1alpha1_IcecreamStatus(ref),
+		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.EvictionSpec":            schema_pkg_apis_policy_v1alpha1_EvictionSpec(ref),
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.HealthCheckPolicy":       schema_pkg_apis_policy_v1alpha1_HealthCheckPolicy(ref),
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.HealthCheckPolicyList":   schema_pkg_apis_policy_v1alpha1_HealthCheckPolicyList(ref),
 		"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.HealthCheckPolicySpec":   schema_pkg_apis_policy_v1alpha1_HealthCheckPolicySpec(ref),
@@ -214,23 +215,44 @@ func schema_pkg_apis_icecream_v1alpha1_IcecreamStatus(ref common.ReferenceCallba
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "IcecreamStatus is what the controller has seen.",
+				Description: "IcecreamStatus is what the controller has seen. A number that is absent is not known; 0 is a number.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
+					"observedGeneration": {
+						SchemaProps: spec.SchemaProps{
+							Description: "The metadata.generation that this status is about.",
+							Type:        []string{"integer"},
+							Format:      "int64",
+						},
+					},
+					"replicas": {
+						SchemaProps: spec.SchemaProps{
+							Description: "How many pods the Deployment has, available or not.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
 					"availableReplicas": {
 						SchemaProps: spec.SchemaProps{
 							Type:   []string{"integer"},
 							Format: "int32",
 						},
 					},
+					"selector": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Selects the Deployment's pods. The subresource scale shows it, and an autoscaler needs it to find their metrics.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 					"nodes": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "set",
+								"x-kubernetes-list-type": "atomic",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Names of the nodes that the pods run on.",
+							Description: "Names of the nodes that the pods run on, in order; of more than 100 the first 100.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -241,6 +263,49 @@ func schema_pkg_apis_icecream_v1alpha1_IcecreamStatus(ref common.ReferenceCallba
 									},
 								},
 							},
+						},
+					},
+					"conditions": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"type",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(v1.Condition{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			v1.Condition{}.OpenAPIModelName()},
+	}
+}
+
+func schema_pkg_apis_policy_v1alpha1_EvictionSpec(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "EvictionSpec limits how a policy with the action kill evicts pods.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"minIntervalSeconds": {
+						SchemaProps: spec.SchemaProps{
+							Description: "At most one pod is evicted in so many seconds.",
+							Type:        []string{"integer"},
+							Format:      "int32",
 						},
 					},
 				},
@@ -379,7 +444,7 @@ func schema_pkg_apis_policy_v1alpha1_HealthCheckPolicySpec(ref common.ReferenceC
 					"requiredProbes": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
-								"x-kubernetes-list-type": "set",
+								"x-kubernetes-list-type": "atomic",
 							},
 						},
 						SchemaProps: spec.SchemaProps{
@@ -396,11 +461,18 @@ func schema_pkg_apis_policy_v1alpha1_HealthCheckPolicySpec(ref common.ReferenceC
 							},
 						},
 					},
+					"eviction": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Limits the action kill.",
+							Default:     map[string]interface{}{},
+							Ref:         ref("github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.EvictionSpec"),
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			v1.LabelSelector{}.OpenAPIModelName()},
+			"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.EvictionSpec", v1.LabelSelector{}.OpenAPIModelName()},
 	}
 }
 
@@ -420,13 +492,19 @@ func schema_pkg_apis_policy_v1alpha1_HealthCheckPolicyStatus(ref common.Referenc
 					},
 					"statistics": {
 						SchemaProps: spec.SchemaProps{
-							Default: map[string]interface{}{},
-							Ref:     ref("github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.Statistics"),
+							Description: "Absent until the pods have been counted.",
+							Ref:         ref("github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1.Statistics"),
 						},
 					},
 					"lastChecked": {
 						SchemaProps: spec.SchemaProps{
 							Description: "When a check last changed this status.",
+							Ref:         ref(v1.Time{}.OpenAPIModelName()),
+						},
+					},
+					"lastEvictionTime": {
+						SchemaProps: spec.SchemaProps{
+							Description: "When the policy last evicted a pod. It is written before the eviction is sent.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},

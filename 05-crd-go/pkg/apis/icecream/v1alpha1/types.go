@@ -16,7 +16,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:metadata:labels="workshop.k8s-go.dev/step=05"
 //
 // +kubebuilder:subresource:status
-// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.availableReplicas
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name=Deployment,type=string,JSONPath=".spec.deploymentName"
 // +kubebuilder:printcolumn:name=Desired,type=integer,JSONPath=".spec.replicas"
 // +kubebuilder:printcolumn:name=Available,type=integer,JSONPath=".status.availableReplicas"
@@ -46,16 +46,53 @@ type IcecreamSpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 
-// IcecreamStatus is what the controller has seen.
+// UIDLabel is the label of a Deployment's pods whose value is the Icecream's UID.
+const UIDLabel = "controller.nicoleh.io/uid"
+
+// The types of the conditions in an Icecream's status, and their reasons.
+const (
+	// ConditionAvailable is True when all the replicas that are wanted are available.
+	ConditionAvailable = "Available"
+	ReasonAvailable    = "Available"
+	ReasonProgressing  = "Progressing"
+
+	// ConditionOwned is False while the Deployment belongs to somebody else.
+	ConditionOwned          = "Owned"
+	ReasonCreated           = "Created"
+	ReasonErrResourceExists = "ErrResourceExists"
+)
+
+// IcecreamStatus is what the controller has seen. A number that is absent is not
+// known; 0 is a number.
 type IcecreamStatus struct {
+	// The metadata.generation that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// How many pods the Deployment has, available or not.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
+	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Names of the nodes that the pods run on.
 	// +optional
-	// +listType=set
+	// +kubebuilder:validation:Minimum=0
+	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
+
+	// Selects the Deployment's pods. The subresource scale shows it, and an
+	// autoscaler needs it to find their metrics.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+
+	// Names of the nodes that the pods run on, in order; of more than 100 the first 100.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
 	Nodes []string `json:"nodes,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // IcecreamList is what a list request returns.

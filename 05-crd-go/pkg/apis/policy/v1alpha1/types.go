@@ -26,6 +26,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:selectablefield:JSONPath=".spec.action"
 // +kubebuilder:printcolumn:name=Action,type=string,JSONPath=".spec.action"
+// +kubebuilder:printcolumn:name=Compliant,type=string,JSONPath=".status.conditions[?(@.type==\"Compliant\")].status"
 // +kubebuilder:printcolumn:name=Failed,type=integer,JSONPath=".status.statistics.pods.failed"
 // +kubebuilder:printcolumn:name=Passed,type=integer,JSONPath=".status.statistics.pods.passed"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=".metadata.creationTimestamp"
@@ -46,6 +47,8 @@ type HealthCheckPolicy struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.action == 'kill' || has(self.podLabel)",message="podLabel is needed unless action is kill",reason=FieldValueRequired,fieldPath=".podLabel"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.podLabel) || has(self.podLabel) && self.podLabel == oldSelf.podLabel",message="podLabel cannot change, because pods carry the old key",reason=FieldValueForbidden,fieldPath=".podLabel"
+// +kubebuilder:validation:XValidation:rule="self.action != 'label' || !has(self.podLabel) || !has(self.selector.matchLabels) || !(self.podLabel in self.selector.matchLabels)",messageExpression="'with action label the selector must not name ' + self.podLabel + ', because the policy would select by its own mark'",message="with action label the selector must not name podLabel",reason=FieldValueForbidden,fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="self.action != 'label' || !has(self.podLabel) || !has(self.selector.matchExpressions) || !(self.podLabel in self.selector.matchExpressions.map(e, e.key))",messageExpression="'with action label the selector must not name ' + self.podLabel + ', because the policy would select by its own mark'",message="with action label the selector must not name podLabel",reason=FieldValueForbidden,fieldPath=".selector"
 type HealthCheckPolicySpec struct {
 	// What happens to a pod that does not pass.
 	// +optional
@@ -67,10 +70,27 @@ type HealthCheckPolicySpec struct {
 
 	// The probes that every regular container of a pod has to declare.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:default={liveness,readiness}
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:XValidation:rule="self.all(p, self.exists_one(q, q == p))",message="each probe is named once"
 	RequiredProbes []Probe `json:"requiredProbes,omitempty"`
+
+	// Limits the action kill.
+	// +optional
+	// +kubebuilder:default={}
+	Eviction EvictionSpec `json:"eviction,omitzero"`
+}
+
+// EvictionSpec limits how a policy with the action kill evicts pods.
+type EvictionSpec struct {
+	// At most one pod is evicted in so many seconds.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	MinIntervalSeconds int32 `json:"minIntervalSeconds,omitempty"`
 }
 
 // Action is what happens to a pod that does not pass.
@@ -95,8 +115,36 @@ const (
 	ProbeStartup   Probe = "startup"
 )
 
-// ConditionCompliant is True when every pod that the policy selects passes.
-const ConditionCompliant = "Compliant"
+// TakeBackFinalizer keeps a deleted policy until no pod carries its mark.
+const TakeBackFinalizer = "policy.k8s-go.openshift.org/take-back"
+
+// The types of the conditions in a policy's status.
+const (
+	// ConditionCompliant is True when every pod that counts passes.
+	ConditionCompliant = "Compliant"
+	// ConditionEnforced is True when the action has reached every pod that does not pass.
+	ConditionEnforced = "Enforced"
+)
+
+// The reasons of Compliant: True, False, and Unknown.
+const (
+	ReasonAllPassed     = "AllPassed"
+	ReasonProbesMissing = "ProbesMissing"
+	// ReasonInvalidSelector is one of Enforced too.
+	ReasonInvalidSelector = "InvalidSelector"
+)
+
+// The reasons of Enforced: True with Done, False with the first that applies of
+// ReasonInvalidSelector and the others.
+const (
+	ReasonDone             = "Done"
+	ReasonForbidden        = "Forbidden"
+	ReasonRefused          = "Refused"
+	ReasonKeyConflict      = "KeyConflict"
+	ReasonDisruptionBudget = "DisruptionBudget"
+	ReasonThrottled        = "Throttled"
+	ReasonNotEvictable     = "NotEvictable"
+)
 
 // HealthCheckPolicyStatus is what the controller has seen.
 type HealthCheckPolicyStatus struct {
@@ -104,12 +152,17 @@ type HealthCheckPolicyStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// Absent until the pods have been counted.
 	// +optional
-	Statistics Statistics `json:"statistics,omitempty"`
+	Statistics *Statistics `json:"statistics,omitempty"`
 
 	// When a check last changed this status.
 	// +optional
 	LastChecked *metav1.Time `json:"lastChecked,omitempty"`
+
+	// When the policy last evicted a pod. It is written before the eviction is sent.
+	// +optional
+	LastEvictionTime *metav1.Time `json:"lastEvictionTime,omitempty"`
 
 	// +optional
 	// +listType=map

@@ -246,12 +246,35 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: availableReplicas
       type:
         scalar: numeric
+    - name: conditions
+      type:
+        list:
+          elementType:
+            namedType: Condition.v1.meta.apis.pkg.apimachinery.k8s.io
+          elementRelationship: associative
+          keys:
+          - type
     - name: nodes
       type:
         list:
           elementType:
             scalar: string
-          elementRelationship: associative
+          elementRelationship: atomic
+    - name: observedGeneration
+      type:
+        scalar: numeric
+    - name: replicas
+      type:
+        scalar: numeric
+    - name: selector
+      type:
+        scalar: string
+- name: com.github.k8s-go.workshop.05-crd-go.pkg.apis.policy.v1alpha1.EvictionSpec
+  map:
+    fields:
+    - name: minIntervalSeconds
+      type:
+        scalar: numeric
 - name: com.github.k8s-go.workshop.05-crd-go.pkg.apis.policy.v1alpha1.HealthCheckPolicy
   map:
     fields:
@@ -279,6 +302,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: action
       type:
         scalar: string
+    - name: eviction
+      type:
+        namedType: com.github.k8s-go.workshop.05-crd-go.pkg.apis.policy.v1alpha1.EvictionSpec
+      default: {}
     - name: podLabel
       type:
         scalar: string
@@ -287,7 +314,7 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             scalar: string
-          elementRelationship: associative
+          elementRelationship: atomic
     - name: selector
       type:
         namedType: LabelSelector.v1.meta.apis.pkg.apimachinery.k8s.io
@@ -306,13 +333,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: lastChecked
       type:
         namedType: Time.v1.meta.apis.pkg.apimachinery.k8s.io
+    - name: lastEvictionTime
+      type:
+        namedType: Time.v1.meta.apis.pkg.apimachinery.k8s.io
     - name: observedGeneration
       type:
         scalar: numeric
     - name: statistics
       type:
         namedType: com.github.k8s-go.workshop.05-crd-go.pkg.apis.policy.v1alpha1.Statistics
-      default: {}
 - name: com.github.k8s-go.workshop.05-crd-go.pkg.apis.policy.v1alpha1.PodStatistics
   map:
     fields:

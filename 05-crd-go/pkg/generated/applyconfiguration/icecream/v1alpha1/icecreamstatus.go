@@ -4,20 +4,49 @@
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/client-go/applyconfigurations/meta/v1"
+)
+
 // IcecreamStatusApplyConfiguration represents a declarative configuration of the IcecreamStatus type for use
 // with apply.
 //
-// IcecreamStatus is what the controller has seen.
+// IcecreamStatus is what the controller has seen. A number that is absent is not
+// known; 0 is a number.
 type IcecreamStatusApplyConfiguration struct {
+	// The metadata.generation that this status is about.
+	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+	// How many pods the Deployment has, available or not.
+	Replicas          *int32 `json:"replicas,omitempty"`
 	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
-	// Names of the nodes that the pods run on.
-	Nodes []string `json:"nodes,omitempty"`
+	// Selects the Deployment's pods. The subresource scale shows it, and an
+	// autoscaler needs it to find their metrics.
+	Selector *string `json:"selector,omitempty"`
+	// Names of the nodes that the pods run on, in order; of more than 100 the first 100.
+	Nodes      []string                         `json:"nodes,omitempty"`
+	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
 // IcecreamStatusApplyConfiguration constructs a declarative configuration of the IcecreamStatus type for use with
 // apply.
 func IcecreamStatus() *IcecreamStatusApplyConfiguration {
 	return &IcecreamStatusApplyConfiguration{}
+}
+
+// WithObservedGeneration sets the ObservedGeneration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ObservedGeneration field is set to the value of the last call.
+func (b *IcecreamStatusApplyConfiguration) WithObservedGeneration(value int64) *IcecreamStatusApplyConfiguration {
+	b.ObservedGeneration = &value
+	return b
+}
+
+// WithReplicas sets the Replicas field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Replicas field is set to the value of the last call.
+func (b *IcecreamStatusApplyConfiguration) WithReplicas(value int32) *IcecreamStatusApplyConfiguration {
+	b.Replicas = &value
+	return b
 }
 
 // WithAvailableReplicas sets the AvailableReplicas field in the declarative configuration to the given value
@@ -28,12 +57,33 @@ func (b *IcecreamStatusApplyConfiguration) WithAvailableReplicas(value int32) *I
 	return b
 }
 
+// WithSelector sets the Selector field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Selector field is set to the value of the last call.
+func (b *IcecreamStatusApplyConfiguration) WithSelector(value string) *IcecreamStatusApplyConfiguration {
+	b.Selector = &value
+	return b
+}
+
 // WithNodes adds the given value to the Nodes field in the declarative configuration
 // and returns the receiver, so that objects can be build by chaining "With" function invocations.
 // If called multiple times, values provided by each call will be appended to the Nodes field.
 func (b *IcecreamStatusApplyConfiguration) WithNodes(values ...string) *IcecreamStatusApplyConfiguration {
 	for i := range values {
 		b.Nodes = append(b.Nodes, values[i])
+	}
+	return b
+}
+
+// WithConditions adds the given value to the Conditions field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Conditions field.
+func (b *IcecreamStatusApplyConfiguration) WithConditions(values ...*v1.ConditionApplyConfiguration) *IcecreamStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithConditions")
+		}
+		b.Conditions = append(b.Conditions, *values[i])
 	}
 	return b
 }

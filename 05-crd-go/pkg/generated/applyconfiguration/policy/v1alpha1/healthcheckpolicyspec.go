@@ -22,6 +22,8 @@ type HealthCheckPolicySpecApplyConfiguration struct {
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
 	// The probes that every regular container of a pod has to declare.
 	RequiredProbes []policyv1alpha1.Probe `json:"requiredProbes,omitempty"`
+	// Limits the action kill.
+	Eviction *EvictionSpecApplyConfiguration `json:"eviction,omitempty"`
 }
 
 // HealthCheckPolicySpecApplyConfiguration constructs a declarative configuration of the HealthCheckPolicySpec type for use with
@@ -61,5 +63,13 @@ func (b *HealthCheckPolicySpecApplyConfiguration) WithRequiredProbes(values ...p
 	for i := range values {
 		b.RequiredProbes = append(b.RequiredProbes, values[i])
 	}
+	return b
+}
+
+// WithEviction sets the Eviction field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Eviction field is set to the value of the last call.
+func (b *HealthCheckPolicySpecApplyConfiguration) WithEviction(value *EvictionSpecApplyConfiguration) *HealthCheckPolicySpecApplyConfiguration {
+	b.Eviction = value
 	return b
 }

@@ -15,11 +15,14 @@ import (
 // HealthCheckPolicyStatus is what the controller has seen.
 type HealthCheckPolicyStatusApplyConfiguration struct {
 	// The metadata.generation that this status is about.
-	ObservedGeneration *int64                        `json:"observedGeneration,omitempty"`
-	Statistics         *StatisticsApplyConfiguration `json:"statistics,omitempty"`
+	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+	// Absent until the pods have been counted.
+	Statistics *StatisticsApplyConfiguration `json:"statistics,omitempty"`
 	// When a check last changed this status.
-	LastChecked *v1.Time                             `json:"lastChecked,omitempty"`
-	Conditions  []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
+	LastChecked *v1.Time `json:"lastChecked,omitempty"`
+	// When the policy last evicted a pod. It is written before the eviction is sent.
+	LastEvictionTime *v1.Time                             `json:"lastEvictionTime,omitempty"`
+	Conditions       []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
 // HealthCheckPolicyStatusApplyConfiguration constructs a declarative configuration of the HealthCheckPolicyStatus type for use with
@@ -49,6 +52,14 @@ func (b *HealthCheckPolicyStatusApplyConfiguration) WithStatistics(value *Statis
 // If called multiple times, the LastChecked field is set to the value of the last call.
 func (b *HealthCheckPolicyStatusApplyConfiguration) WithLastChecked(value v1.Time) *HealthCheckPolicyStatusApplyConfiguration {
 	b.LastChecked = &value
+	return b
+}
+
+// WithLastEvictionTime sets the LastEvictionTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LastEvictionTime field is set to the value of the last call.
+func (b *HealthCheckPolicyStatusApplyConfiguration) WithLastEvictionTime(value v1.Time) *HealthCheckPolicyStatusApplyConfiguration {
+	b.LastEvictionTime = &value
 	return b
 }
 
