@@ -14,6 +14,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -26,6 +27,10 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
+
+// ErrStale says that the cache is known to be behind. The key comes back as after
+// any error, but nobody is alarmed. A conflict (409) counts as the same.
+var ErrStale = errors.New("the cache is behind")
 
 // Grace is how long a stop waits for the work in flight before it cancels that work's context.
 const Grace = 5 * time.Second
@@ -169,8 +174,8 @@ func (l *Loop) next(ctx, work context.Context) bool {
 		}
 		return true
 	}
-	if apierrors.IsConflict(err) {
-		logger.V(2).Info("Trying again: somebody else was faster", "err", err)
+	if stale(err) {
+		logger.V(2).Info("Trying again: what was known is out of date", "err", err)
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
@@ -181,6 +186,8 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	l.queue.AddRateLimited(key)
 	return true
 }
+
+func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
 
 // protected turns a panic into an error, so that one poisonous object does not
 // end the work on all others.

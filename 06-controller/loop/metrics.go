@@ -3,7 +3,6 @@ package loop
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -25,7 +24,7 @@ func newMetrics(name string) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_reconciles_total", ConstLabels: labels,
-			Help: "How often a key was worked on, by result: success, conflict or error."}, []string{"result"}),
+			Help: "How often a key was worked on, by result: success, stale or error."}, []string{"result"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_writes_total", ConstLabels: labels,
 			Help: "What the controller has written."}, []string{"what"}),
 	}
@@ -36,8 +35,8 @@ func newMetrics(name string) *metrics {
 func (m *metrics) reconciled(err error) {
 	result := "success"
 	switch {
-	case apierrors.IsConflict(err):
-		result = "conflict"
+	case stale(err):
+		result = "stale"
 	case err != nil:
 		result = "error"
 	}

@@ -1,0 +1,103 @@
+// Command healthcheckpolicy is the controller of HealthCheckPolicies. It marks or
+// evicts pods that lack probes, and reports in the status of each policy.
+// Start reading at controller.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/06-controller/loop"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "healthcheckpolicy:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("healthcheckpolicy", flag.ContinueOnError)
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
+	namespace := flags.String("namespace", metav1.NamespaceAll, "the namespace to work in (default: all)")
+	workers := flags.Int("workers", 8, "how many policies are worked on at the same time")
+	resync := flags.Duration("resync", 10*time.Hour, "how often every policy is looked at without a reason")
+	listen := flags.String("listen", "127.0.0.1:0", "the address for /healthz, /readyz and /metrics")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = *kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
+	}
+	config.QPS = -1 // the queue limits the tries of each key, and the API server limits clients
+	clients, err := connect(config)
+	if err != nil {
+		return err
+	}
+
+	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
+	defer broadcaster.Shutdown()
+	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
+	defer stopRecording()
+	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
+		return fmt.Errorf("starting to record Events: %w", err)
+	}
+	clients.Recorder = broadcaster.NewRecorder(scheme.Scheme, "healthcheckpolicy")
+
+	controller, err := New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
+	if err != nil {
+		return err
+	}
+	return controller.Run(ctx)
+}
+
+func connect(config *rest.Config) (Clients, error) {
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return Clients{}, fmt.Errorf("making a client: %w", err)
+	}
+	policies, err := versioned.NewForConfig(config)
+	if err != nil {
+		return Clients{}, fmt.Errorf("making a client for policies: %w", err)
+	}
+	return Clients{Core: core, Policies: policies}, nil
+}
+
+// eventSink writes Events. In a namespace that is being deleted the API server
+// refuses new ones, which is no error.
+type eventSink struct{ events.EventSink }
+
+func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	created, err := s.EventSink.Create(ctx, event)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
+		return event, nil
+	}
+	return created, err
+}

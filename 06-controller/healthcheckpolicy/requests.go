@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+)
+
+// These are all the writes of the controller, each of them one request.
+
+// once makes a request be sent once. A typed client would wait for Retry-After
+// and send it again up to ten times, with the worker asleep, and with what was
+// true before. Here the key goes back to the queue, and the next try looks anew.
+func once(r *rest.Request) *rest.Request { return r.MaxRetries(0).Timeout(30 * time.Second) }
+
+// applyMark makes a pod carry exactly the wished mark of a policy, and returns
+// the pod's resourceVersion after that. Whatever the field manager no longer
+// names, the API server removes, unless somebody else owns it, too.
+//
+// The UID in the body keeps the request from marking, or even making, another
+// pod with the same name.
+func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w wish) (string, error) {
+	apply := applycorev1.Pod(p.Name, p.Namespace).WithUID(p.UID)
+	switch {
+	case w == wishNone: // neither labels nor annotations: with empty ones an entry in managedFields would stay
+	case w.annotation:
+		apply.WithAnnotations(map[string]string{w.key: w.value})
+	default:
+		apply.WithLabels(map[string]string{w.key: w.value})
+	}
+	body, err := json.Marshal(apply)
+	if err != nil {
+		return "", fmt.Errorf("encoding the mark of pod %s: %w", p.Name, err)
+	}
+	var answer corev1.Pod
+	err = once(c.client.CoreV1().RESTClient().Patch(types.ApplyYAMLPatchType)).
+		Namespace(p.Namespace).Resource("pods").Name(p.Name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: manager(policy)}, scheme.ParameterCodec).
+		Body(body).Do(ctx).Into(&answer)
+	if err != nil {
+		return "", fmt.Errorf("applying the mark of pod %s: %w", p.Name, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// putStatus writes a policy's status, provided that nobody has changed the policy since it was read.
+func (c *Controller) putStatus(ctx context.Context, policy *v1alpha1.HealthCheckPolicy) (*v1alpha1.HealthCheckPolicy, error) {
+	answer := &v1alpha1.HealthCheckPolicy{}
+	err := once(c.policyClient.PolicyV1alpha1().RESTClient().Put()).
+		Namespace(policy.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(policy.Name).SubResource("status").
+		Body(policy).Do(ctx).Into(answer)
+	if err != nil {
+		return nil, fmt.Errorf("writing the status: %w", err)
+	}
+	return answer, nil
+}
+
+// patchFinalizers adds or removes the finalizer. It is a patch, not an update:
+// an update would lose the fields that this program does not know.
+func (c *Controller) patchFinalizers(ctx context.Context, policy *v1alpha1.HealthCheckPolicy, add bool) (*v1alpha1.HealthCheckPolicy, error) {
+	finalizers := slices.DeleteFunc(slices.Clone(policy.Finalizers), func(f string) bool { return f == v1alpha1.TakeBackFinalizer })
+	if add {
+		finalizers = append(finalizers, v1alpha1.TakeBackFinalizer)
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"finalizers": finalizers, "uid": policy.UID, "resourceVersion": policy.ResourceVersion,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the finalizers: %w", err)
+	}
+	answer := &v1alpha1.HealthCheckPolicy{}
+	err = once(c.policyClient.PolicyV1alpha1().RESTClient().Patch(types.MergePatchType)).
+		Namespace(policy.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(policy.Name).
+		Body(body).Do(ctx).Into(answer)
+	if err != nil {
+		return nil, fmt.Errorf("writing the finalizers: %w", err)
+	}
+	return answer, nil
+}
+
+// postEviction asks for the eviction of the pod in exactly this state. A dry run
+// asks only whether that would be allowed.
+func (c *Controller) postEviction(ctx context.Context, p *corev1.Pod) error {
+	return c.sendEviction(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}})
+}
+
+func (c *Controller) dryRunEviction(ctx context.Context, p *pod) error {
+	return c.sendEviction(ctx, p.Namespace, p.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+}
+
+func (c *Controller) sendEviction(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
+	err := once(c.client.CoreV1().RESTClient().Post()).
+		Namespace(namespace).Resource("pods").Name(name).SubResource("eviction").
+		VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec).
+		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, DeleteOptions: &options}).
+		Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("evicting pod %s: %w", name, err)
+	}
+	return nil
+}
+
+// An answer is what an error of the API server means for a request about a pod.
+type answer int
+
+const (
+	accepted     answer = iota
+	podGone             // or it was replaced
+	keyConflict         // another field manager owns the key, with another value
+	budgetAnswer        // a PodDisruptionBudget is in the way
+	forbidden           // 403
+	refused             // any other 4xx: the same request will fail again
+	unclear             // later it may go better; perhaps it was even done
+	later               // the server has not done it, because it is busy
+)
+
+// reason is that of the condition Enforced.
+func (a answer) reason() string {
+	switch a {
+	case forbidden:
+		return v1alpha1.ReasonForbidden
+	case keyConflict:
+		return v1alpha1.ReasonKeyConflict
+	case budgetAnswer:
+		return v1alpha1.ReasonDisruptionBudget
+	default:
+		return v1alpha1.ReasonRefused
+	}
+}
+
+func answerOf(err error) answer {
+	var status apierrors.APIStatus
+	if err == nil {
+		return accepted
+	}
+	if !errors.As(err, &status) {
+		return unclear // no answer at all
+	}
+	code := status.Status().Code
+	switch {
+	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) && code == http.StatusConflict:
+		return keyConflict
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		return budgetAnswer
+	case code == http.StatusConflict, code == http.StatusNotFound, uidRefused(status.Status()):
+		return podGone
+	case code == http.StatusTooManyRequests:
+		return later
+	case code == http.StatusForbidden:
+		return forbidden
+	case code >= 400 && code < 500:
+		return refused
+	default:
+		return unclear
+	}
+}
+
+// uidRefused recognizes a pod that was replaced by one with the same name: its UID cannot be changed.
+func uidRefused(s metav1.Status) bool {
+	return s.Code == http.StatusUnprocessableEntity && s.Details != nil &&
+		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+// retryAfter is how long the server wants to be left alone.
+func retryAfter(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
+}
+
+// serverMessage is what the server said, without this program's words around it.
+func serverMessage(err error) string {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Message
+	}
+	return err.Error()
+}

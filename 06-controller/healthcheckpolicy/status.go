@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+)
+
+// precedence is the order in which the reasons of Enforced=False apply.
+// InvalidSelector comes before all of them, but then no pod is looked at.
+var precedence = []string{
+	v1alpha1.ReasonForbidden, v1alpha1.ReasonRefused, v1alpha1.ReasonKeyConflict,
+	v1alpha1.ReasonDisruptionBudget, v1alpha1.ReasonThrottled, v1alpha1.ReasonNotEvictable,
+}
+
+// An outcome counts the pods on which the action could not be carried out.
+type outcome struct {
+	pods    map[string]int    // by reason
+	message map[string]string // by reason, what the server said about the first pod
+}
+
+func (o *outcome) add(reason, message string) {
+	if o.pods == nil {
+		o.pods, o.message = map[string]int{}, map[string]string{}
+	}
+	if o.pods[reason]++; o.pods[reason] == 1 {
+		o.message[reason] = message
+	}
+}
+
+const maxServerMessage = 1024
+
+// enforced returns the condition's reason and message. The message holds nothing
+// that varies without a change: no times, and no numbers of tries.
+func (o *outcome) enforced() (reason, message string) {
+	var counts []string
+	var said string
+	for _, r := range precedence {
+		n := o.pods[r]
+		if n == 0 {
+			continue
+		}
+		if reason == "" {
+			reason = r
+		}
+		counts = append(counts, fmt.Sprintf("%s: %s", r, plural(n)))
+		if said == "" {
+			said = o.message[r]
+		}
+	}
+	message = strings.Join(counts, "; ")
+	if said != "" {
+		message += ". The server says: " + cut(said, maxServerMessage)
+	}
+	return reason, message
+}
+
+func plural(pods int) string {
+	if pods == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", pods)
+}
+
+// statusOf returns what the policy's status should be, except for the time.
+func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
+	policy := p.policy
+	status := policy.Status.DeepCopy()
+	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
+		// SetStatusCondition uses the time only if the condition's status changes.
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message,
+			ObservedGeneration: policy.Generation, LastTransitionTime: metav1.NewTime(p.now)})
+	}
+	if p.invalidSelector != nil {
+		status.Statistics = nil
+		message := p.invalidSelector.Error()
+		set(v1alpha1.ConditionCompliant, metav1.ConditionUnknown, v1alpha1.ReasonInvalidSelector, message)
+		set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, message)
+		status.ObservedGeneration = policy.Generation
+		return status
+	}
+	failed, passed := len(p.failed), len(p.passed)
+	status.Statistics = &v1alpha1.Statistics{Pods: v1alpha1.PodStatistics{Failed: int32(failed), Passed: int32(passed)}}
+	if failed == 0 {
+		set(v1alpha1.ConditionCompliant, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "Every pod that counts declares every required probe")
+	} else {
+		set(v1alpha1.ConditionCompliant, metav1.ConditionFalse, v1alpha1.ReasonProbesMissing, fmt.Sprintf("%d of %s lack a required probe", failed, plural(failed+passed)))
+	}
+	if len(p.errs) > 0 {
+		return status // how far the action has come is not known yet, so Enforced stays as it is, and the generation is not through
+	}
+	if reason, message := p.enforced(); reason == "" {
+		set(v1alpha1.ConditionEnforced, metav1.ConditionTrue, v1alpha1.ReasonDone, "The action has reached every pod that lacks a required probe")
+	} else {
+		set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
+	}
+	if !p.keepObserved {
+		status.ObservedGeneration = policy.Generation
+	}
+	return status
+}
+
+// report writes the status if it differs from what the policy has.
+func (c *Controller) report(ctx context.Context, p *pass) {
+	if p.stale || ctx.Err() != nil {
+		return // the event that the cache is waiting for, or the next process, brings the numbers
+	}
+	status := p.statusOf()
+	if equality.Semantic.DeepEqual(*status, p.policy.Status) {
+		return
+	}
+	now := metav1.NewTime(p.now)
+	status.LastChecked = &now
+	policy := *p.policy // a shallow copy is enough to exchange the status
+	policy.Status = *status
+	written, err := c.putStatus(ctx, &policy)
+	if err != nil {
+		p.errs = append(p.errs, err)
+		return
+	}
+	before := meta.FindStatusCondition(p.policy.Status.Conditions, v1alpha1.ConditionEnforced)
+	after := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEnforced)
+	c.wrotePolicy(p, written, "status", "the check has changed it")
+	if after != nil && after.Status == metav1.ConditionFalse && after.Reason != v1alpha1.ReasonThrottled && (before == nil || before.Reason != after.Reason) {
+		c.recorder.Eventf(p.reference(), nil, corev1.EventTypeWarning, after.Reason, "Enforce", "%s", cut(after.Message, maxNoteBytes))
+	}
+}
