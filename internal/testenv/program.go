@@ -12,8 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/k8s-go/workshop/internal/cluster"
 )
 
 // A program is built once per run, by the first test that asks for it.
@@ -95,8 +93,8 @@ func (e *Env) Start(c Command) *Process {
 	e.t.Helper()
 	s := e.suite
 	environ := os.Environ()
-	if s.provider != nil {
-		environ = cluster.Environ(s.ws, s.provider)
+	if s.cluster != nil {
+		environ = s.cluster.Environ()
 	}
 	p, err := start(s.ctx, s.ws.Root, append(environ, c.Env...), c)
 	if err != nil {

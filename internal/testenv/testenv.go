@@ -41,13 +41,13 @@ const label = "workshop.k8s-go.dev/test"
 
 // suite is what the tests of one package share.
 type suite struct {
-	ctx      context.Context // ends with the run, or at the first interrupt
-	ws       workspace.Workspace
-	provider cluster.Provider
-	config   *rest.Config
-	client   kubernetes.Interface
-	dynamic  dynamic.Interface
-	binDir   string // the programs under test
+	ctx     context.Context // ends with the run, or at the first interrupt
+	ws      workspace.Workspace
+	cluster *cluster.Cluster
+	config  *rest.Config
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+	binDir  string // the programs under test
 
 	mu         sync.Mutex
 	programs   map[string]*program
@@ -62,41 +62,36 @@ var shared *suite
 func Main(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	s := &suite{ctx: ctx, programs: map[string]*program{}}
-	started := false
 	e := env.NewWithConfig(envconf.New())
 	e.Setup(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
-		var err error
-		started, err = s.setup(s.ctx)
 		shared = s
-		return ctx, err
+		return ctx, s.setup(s.ctx)
 	})
 	e.Finish(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
-		return ctx, s.finish(started)
+		return ctx, s.finish()
 	})
 	code := e.Run(m)
 	stop()
 	os.Exit(code)
 }
 
-func (s *suite) setup(ctx context.Context) (started bool, err error) {
+func (s *suite) setup(ctx context.Context) (err error) {
 	if s.ws, err = workspace.Find(); err != nil {
-		return false, err
+		return err
 	}
-	if s.provider, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER")); err != nil {
-		return false, err
+	if s.cluster, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER")); err != nil {
+		return err
 	}
-	before, _ := s.provider.State(ctx)
-	if err := cluster.Up(ctx, s.ws, s.provider, os.Stderr); err != nil {
-		return false, fmt.Errorf("no cluster for the tests: %w", err)
+	if err := s.cluster.Up(ctx, os.Stderr); err != nil {
+		return fmt.Errorf("no cluster for the tests: %w", err)
 	}
-	started = before == cluster.Absent
-	if err := s.connect(s.provider.Kubeconfig()); err != nil {
-		return started, errors.Join(err, s.finish(started))
+	if err := s.connect(s.cluster.Kubeconfig()); err != nil {
+		return errors.Join(err, s.finish())
 	}
 	if s.binDir, err = os.MkdirTemp("", "workshop-programs-"); err != nil {
-		return started, errors.Join(err, s.finish(started))
+		return errors.Join(err, s.finish())
 	}
-	return started, nil
+	return nil
 }
 
 func (s *suite) connect(kubeconfig string) (err error) {
@@ -111,14 +106,14 @@ func (s *suite) connect(kubeconfig string) (err error) {
 }
 
 // finish leaves the cluster as it was found.
-func (s *suite) finish(started bool) error {
+func (s *suite) finish() error {
 	ctx := context.WithoutCancel(s.ctx)
 	var errs []error
 	if s.binDir != "" {
 		errs = append(errs, os.RemoveAll(s.binDir))
 	}
-	if started {
-		return errors.Join(append(errs, cluster.Down(ctx, s.ws, s.provider, io.Discard))...)
+	if s.cluster.Created() {
+		return errors.Join(append(errs, s.cluster.Release(ctx, io.Discard))...)
 	}
 	// Deleted when their tests ended; here only waited for.
 	s.mu.Lock()
@@ -191,13 +186,17 @@ func New(t testing.TB) *Env {
 func (e *Env) Context() context.Context { return e.suite.ctx }
 
 // Cluster is the name of the cluster's provider: kwok, kind or existing.
-func (e *Env) Cluster() string { return e.suite.provider.Name() }
+func (e *Env) Cluster() string { return e.suite.cluster.Name() }
 
 // NeedsContainers skips the test, with that reason, where pods do not run as
 // real containers.
 func (e *Env) NeedsContainers() {
 	e.t.Helper()
-	if !e.suite.provider.Containers() {
+	containers, err := e.suite.cluster.Containers(e.suite.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if !containers {
 		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.Cluster())
 	}
 }
@@ -228,7 +227,7 @@ func README(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	summary, err := lesson.Run(s.ctx, s.ws, s.provider, step, nil, false)
+	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
