@@ -126,7 +126,7 @@ func (t Tools) stale(ws workspace.Workspace, names []string) ([]string, error) {
 func goCommand(ctx context.Context, dir string, args []string) error {
 	err := proc.Run(ctx, proc.Cmd{Path: "go", Args: args, Dir: dir,
 		// The same static binaries serve as local processes and in images FROM scratch.
-		Env: workspace.Environ("CGO_ENABLED=0"), Grace: 5 * time.Second})
+		Env: workspace.Environ("CGO_ENABLED=0", "GOFLAGS=-buildvcs=false"), Grace: 5 * time.Second})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -33,7 +33,7 @@ func buildPause(ctx context.Context, ws workspace.Workspace, file string) error 
 	binary := filepath.Join(dir, "pause")
 	if err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root,
 		Args: []string{"build", "-trimpath", "-ldflags=-s -w", "-o", binary, "./scripts/images/pause"},
-		Env:  workspace.Environ("CGO_ENABLED=0", "GOOS=linux"),
+		Env:  workspace.Environ("CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOOS=linux"),
 	}); err != nil {
 		return err
 	}

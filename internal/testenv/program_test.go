@@ -1,152 +1,161 @@
 package testenv
 
 import (
-	"context"
-	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-func bash(t *testing.T, timeout time.Duration, stdin, script string) Result {
+const hello = "./lesson/hello"
+
+// module writes a module with a small program and returns its root.
+func module(t *testing.T) string {
 	t.Helper()
-	p, err := start(context.Background(), t.TempDir(), os.Environ(),
-		Command{Path: "/bin/bash", Args: []string{"-c", script}, Stdin: stdin, Timeout: timeout})
-	if err != nil {
-		t.Fatal(err)
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":               "module example.org/m\n\ngo 1.26\n",
+		"lesson/hello/main.go": "package main\n\nfunc main() {\n\tprintln(\"hello\")\n}\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return p.Wait()
+	return root
 }
 
-func TestRunSeparatesStreams(t *testing.T) {
-	r := bash(t, 0, "input\n", `read line; echo "out $line"; echo err >&2; exit 3`)
-	if r.Stdout != "out input\n" || r.Stderr != "err\n" || r.ExitCode != 3 || r.TimedOut {
-		t.Errorf("%+v", r)
+// build builds the program as Env.Program does.
+func build(t *testing.T, root string, options ...ProgramOption) (string, os.FileInfo) {
+	t.Helper()
+	binary, err := buildProgram(t.Context(), root, filepath.Join(root, ".workshop", programKey(hello, options)), hello, options)
+	if err != nil {
+		t.Fatal(err)
 	}
+	info, err := os.Stat(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return binary, info
 }
 
-func TestRunEndsWhatHangs(t *testing.T) {
-	pidFile := filepath.Join(t.TempDir(), "pid")
-	r := bash(t, 300*time.Millisecond, "", `trap '' TERM INT; echo so far; sleep 600 & echo $! >`+pidFile+`; wait`)
-	if !r.TimedOut || r.ExitCode != -1 || r.Stdout != "so far\n" || !strings.Contains(r.Stderr, "did not end within 300ms") {
-		t.Errorf("%+v", r)
+func TestUnchangedProgramIsNotLinkedAgain(t *testing.T) {
+	t.Parallel()
+	root := module(t)
+	added := AddFile("added.go", "package main\n\nfunc init() { println(\"added\") }\n")
+	plain, linked := build(t, root)
+	changed, changedLinked := build(t, root, added)
+	if plain == changed {
+		t.Fatalf("both the program and its change are %s", plain)
 	}
-	data, err := os.ReadFile(pidFile)
-	if err != nil {
+	if filepath.Base(plain) != "hello" || filepath.Base(changed) != "hello" {
+		t.Errorf("%s and %s: the binary must have the program's name", plain, changed)
+	}
+	// Linking makes another file; go build gives a current one a new time.
+	if _, again := build(t, root); !os.SameFile(linked, again) {
+		t.Error("the program was linked a second time")
+	}
+	if _, again := build(t, root, added); !os.SameFile(changedLinked, again) {
+		t.Error("the changed program was linked a second time")
+	}
+	source := filepath.Join(root, "lesson/hello/main.go")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() { println(\"goodbye\") }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(5 * time.Second); alive(pid); {
-		if time.Now().After(deadline) {
-			t.Fatalf("the child %d of the program still runs", pid)
+	for want, options := range map[string][]ProgramOption{"goodbye\n": nil, "added\ngoodbye\n": {added}} {
+		binary, _ := build(t, root, options...)
+		if output, err := exec.CommandContext(t.Context(), binary).CombinedOutput(); err != nil || string(output) != want {
+			t.Errorf("after a change of the source: %q %v, want %q", output, err, want)
 		}
 	}
 }
 
-// alive tells a running process from one that nobody has collected yet.
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return syscall.Kill(pid, 0) == nil && (err != nil || !strings.Contains(string(stat), ") Z "))
-}
-
-func TestRunReportsACrash(t *testing.T) {
-	r := bash(t, 0, "", `echo before; kill -SEGV $$`)
-	if r.ExitCode != -1 || r.TimedOut || r.Stdout != "before\n" {
-		t.Errorf("%+v", r)
-	}
-}
-
-func TestRunLimitsAFlood(t *testing.T) {
-	const lines = 600_000
-	r := bash(t, 0, "", fmt.Sprintf("echo first; seq %d; echo last", lines))
-	if r.ExitCode != 0 || len(r.Stdout) > maxOutput+100 {
-		t.Fatalf("exit code %d, %d bytes kept", r.ExitCode, len(r.Stdout))
-	}
-	if !strings.HasPrefix(r.Stdout, "first\n1\n") || !strings.HasSuffix(r.Stdout, fmt.Sprintf("%d\nlast\n", lines)) ||
-		!strings.Contains(r.Stdout, "bytes left out") {
-		t.Errorf("head %q, tail %q", r.Stdout[:20], r.Stdout[len(r.Stdout)-20:])
-	}
-}
-
-func TestStartReportsAMissingProgram(t *testing.T) {
-	if _, err := start(context.Background(), t.TempDir(), nil, Command{Path: "no-such-script.sh"}); err == nil {
-		t.Error("a program that is not there was started")
-	}
-}
-
-func TestInterruptEndsPrograms(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	p, err := start(ctx, t.TempDir(), os.Environ(), Command{Path: "/bin/sleep", Args: []string{"600"}})
+func TestProgramIsChanged(t *testing.T) {
+	t.Parallel()
+	root := module(t)
+	before, err := os.ReadDir(filepath.Join(root, "lesson/hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cancel()
-	if r := p.Wait(); r.ExitCode == 0 || r.TimedOut || r.Took > 30*time.Second {
-		t.Errorf("%+v", r)
+	binary, _ := build(t, root,
+		Replace("main.go", "\nfunc main() {", "\nfunc renamed() {"),
+		Replace("main.go", "\nfunc renamed() {", "\nfunc lesson() {"),
+		AddFile("after_main.go", "package main\n\nfunc main() {\n\tlesson()\n\tprintln(\"changed\")\n}\n"))
+	output, err := exec.CommandContext(t.Context(), binary).CombinedOutput()
+	if err != nil || string(output) != "hello\nchanged\n" {
+		t.Errorf("%q %v", output, err)
+	}
+	after, err := os.ReadDir(filepath.Join(root, "lesson/hello"))
+	if err != nil || len(after) != len(before) {
+		t.Errorf("the source folder holds %v (%v), before %v", after, err, before)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "lesson/hello/main.go"))
+	if err != nil || !strings.Contains(string(text), "func main()") {
+		t.Errorf("the source itself has changed (%v):\n%s", err, text)
 	}
 }
 
-// recorder is a test that is expected to fail.
-type recorder struct {
-	testing.TB
-	failure string
-}
-
-func (r *recorder) Helper()        {}
-func (r *recorder) Cleanup(func()) {}
-func (r *recorder) Fatal(args ...any) {
-	r.failure = fmt.Sprint(args...)
-	runtime.Goexit()
-}
-func (r *recorder) Fatalf(format string, args ...any) { r.Fatal(fmt.Sprintf(format, args...)) }
-
-// failureOf returns what New tells a test on the given suite.
-func failureOf(t *testing.T, s *suite) string {
-	t.Helper()
-	before := shared
-	shared = s
-	defer func() { shared = before }()
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		New(r)
-	}()
-	<-done
-	return r.failure
-}
-
-func TestNewNeedsMain(t *testing.T) {
-	if got := failureOf(t, nil); !strings.Contains(got, "add func TestMain") {
-		t.Errorf("failure %q does not say what to do", got)
+func TestBadChangeIsRefused(t *testing.T) {
+	t.Parallel()
+	root := module(t)
+	for name, tc := range map[string]struct {
+		option ProgramOption
+		want   string
+	}{
+		"no such text":   {Replace("main.go", "no such text", ""), "holds 0 times, not once"},
+		"often":          {Replace("main.go", "main", ""), "times, not once"},
+		"no such file":   {Replace("other.go", "a", "b"), "no such file"},
+		"file is there":  {AddFile("main.go", "package main"), "is there already"},
+		"does not build": {AddFile("added.go", "package main\n\nvar x int = \"\"\n"), "added.go:3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := buildProgram(t.Context(), root, t.TempDir(), hello, []ProgramOption{tc.option})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
 	}
 }
 
-func TestNewWithoutCluster(t *testing.T) {
-	config := clientcmdapi.NewConfig()
-	config.Clusters["gone"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
-	config.Contexts["gone"] = &clientcmdapi.Context{Cluster: "gone"}
-	config.CurrentContext = "gone"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
+func TestProgramKeyKnowsFlags(t *testing.T) {
+	plain, changed := programKey(hello, nil), programKey(hello, []ProgramOption{AddFile("a.go", "")})
+	t.Setenv("GOFLAGS", "-race")
+	keys := map[string]bool{plain: true, changed: true, programKey(hello, nil): true, programKey(hello, []ProgramOption{AddFile("a.go", "")}): true,
+		programKey(hello, []ProgramOption{Replace("a.go", "", "")}): true}
+	if len(keys) != 5 {
+		t.Errorf("five builds share folders: %v", keys)
+	}
+}
+
+func TestPruneUnused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hour := time.Now().Add(-time.Hour)
+	for name, used := range map[string]time.Time{"old": hour.Add(-time.Minute), "new": hour.Add(time.Minute)} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		lock := filepath.Join(dir, name, "lock")
+		if err := os.WriteFile(lock, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(lock, used, used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pruneUnused(dir, hour); err != nil {
 		t.Fatal(err)
 	}
-	s := &suite{ctx: context.Background()}
-	if err := s.connect(path); err != nil {
-		t.Fatal(err)
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "new" {
+		t.Errorf("left: %v %v", left, err)
 	}
-	if got := failureOf(t, s); !strings.Contains(got, "creating the test's namespace") || !strings.Contains(got, "connection refused") {
-		t.Errorf("failure %q does not say what happened", got)
+	if err := pruneUnused(filepath.Join(dir, "nothing"), hour); err != nil {
+		t.Errorf("nothing to prune is no error: %v", err)
 	}
 }

@@ -2,8 +2,8 @@
 // cluster, gives each test a namespace of its own, runs the lesson's programs
 // and shows on failure what they printed and what the cluster held.
 //
-// A test looks at the cluster through Env.Client or Env.Resources, never
-// through the program that it tests.
+// A test looks at the cluster through Env.Client, never through the program
+// that it tests. Tests that share nothing but the cluster may run in parallel.
 package testenv
 
 import (
@@ -14,7 +14,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,17 +24,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/e2e-framework/klient/k8s"
-	"sigs.k8s.io/e2e-framework/klient/k8s/resources"
 	"sigs.k8s.io/e2e-framework/pkg/env"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -47,7 +48,10 @@ type suite struct {
 	config  *rest.Config
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
-	binDir  string // the programs under test
+	// down removes the cluster that setup has started; nil if it was up before.
+	down func(context.Context) error
+	// goneWithin is how long a test's namespace may take to go.
+	goneWithin time.Duration
 
 	mu         sync.Mutex
 	programs   map[string]*program
@@ -56,23 +60,45 @@ type suite struct {
 
 var shared *suite
 
-// Main runs the tests of a package on the cluster that CLUSTER chooses. One
-// that is up is used and left up; else one is started and removed afterwards.
-// Call it from TestMain; it exits the process.
-func Main(m *testing.M) {
+// An Option changes how Main runs the tests of a package.
+type Option func(*suite)
+
+// NamespacesGoneWithin limits how long Main waits, after the last test, for the
+// namespaces of the tests to go. The default is a minute.
+func NamespacesGoneWithin(d time.Duration) Option { return func(s *suite) { s.goneWithin = d } }
+
+// Main runs the tests of a package on the cluster that CLUSTER chooses. A
+// cluster that is up is used and left up; otherwise Main starts one and removes
+// it afterwards. Call Main from TestMain; it exits the process.
+func Main(m *testing.M, options ...Option) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	s := &suite{ctx: ctx, programs: map[string]*program{}}
+	s := &suite{ctx: ctx, programs: map[string]*program{}, goneWithin: time.Minute}
+	for _, option := range options {
+		option(s)
+	}
 	e := env.NewWithConfig(envconf.New())
 	e.Setup(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
 		shared = s
 		return ctx, s.setup(s.ctx)
 	})
+	var unclean error
 	e.Finish(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
-		return ctx, s.finish()
+		unclean = s.finish()
+		return ctx, unclean
 	})
-	code := e.Run(m)
+	code := exitCode(e.Run(m), unclean, os.Stderr)
 	stop()
 	os.Exit(code)
+}
+
+// exitCode turns a run red whose tests have passed and whose clean-up has not:
+// e2e-framework logs such an error only at a verbosity that nobody sets.
+func exitCode(tests int, unclean error, out io.Writer) int {
+	if unclean == nil {
+		return tests
+	}
+	fmt.Fprintf(out, "error: cleaning up after the tests: %v\n", unclean)
+	return max(tests, 1)
 }
 
 func (s *suite) setup(ctx context.Context) (err error) {
@@ -85,13 +111,13 @@ func (s *suite) setup(ctx context.Context) (err error) {
 	if err := s.cluster.Up(ctx, os.Stderr); err != nil {
 		return fmt.Errorf("no cluster for the tests: %w", err)
 	}
-	if err := s.connect(s.cluster.Kubeconfig()); err != nil {
-		return errors.Join(err, s.finish())
+	if s.cluster.Created() {
+		s.down = func(ctx context.Context) error { return s.cluster.Release(ctx, io.Discard) }
 	}
-	if s.binDir, err = os.MkdirTemp("", "workshop-programs-"); err != nil {
-		return errors.Join(err, s.finish())
+	if err := pruneUnused(s.ws.Path("programs"), time.Now().AddDate(0, 0, -7)); err != nil {
+		return fmt.Errorf("removing programs that no test needs any more: %w", err)
 	}
-	return nil
+	return s.connect(s.cluster.Kubeconfig())
 }
 
 func (s *suite) connect(kubeconfig string) (err error) {
@@ -108,42 +134,60 @@ func (s *suite) connect(kubeconfig string) (err error) {
 // finish leaves the cluster as it was found.
 func (s *suite) finish() error {
 	ctx := context.WithoutCancel(s.ctx)
-	var errs []error
-	if s.binDir != "" {
-		errs = append(errs, os.RemoveAll(s.binDir))
+	if s.down != nil {
+		if err := s.down(ctx); err != nil {
+			return fmt.Errorf("removing the cluster that the tests have started: %w", err)
+		}
+		return nil
 	}
-	if s.cluster.Created() {
-		return errors.Join(append(errs, s.cluster.Release(ctx, io.Discard))...)
-	}
-	// Deleted when their tests ended; here only waited for.
+	// Each was deleted when its test ended; here they are only waited for.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range s.namespaces {
-		err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-			_, err := s.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return true, nil
-			}
-			return false, err
+	left := s.namespaces
+	return poll.Until(ctx, 100*time.Millisecond, s.goneWithin, func(ctx context.Context) error {
+		var errs []error
+		left = slices.DeleteFunc(left, func(name string) bool {
+			err := s.gone(ctx, name)
+			errs = append(errs, err)
+			return err == nil
 		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("namespace %s of a test is still there: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
+		return errors.Join(errs...)
+	})
 }
 
-// Env is the cluster as one test sees it.
+// gone returns nil if a namespace no longer exists, and else why that is so.
+func (s *suite) gone(ctx context.Context, name string) error {
+	ns, err := s.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for namespace %s of a test: %w", name, err)
+	}
+	why := "nobody has deleted it"
+	if ns.DeletionTimestamp != nil {
+		why = "it is being deleted"
+	}
+	for _, c := range ns.Status.Conditions { // such as finalizers that nobody removes
+		if c.Status == corev1.ConditionTrue {
+			why += "; " + c.Message
+		}
+	}
+	return fmt.Errorf("namespace %s of a test is still there: %s", name, why)
+}
+
+// Env is the cluster as one test sees it. It is for that test alone: a subtest
+// gets its own, in the same namespace, from For.
 type Env struct {
 	Namespace string // the test's own; deleted when the test ends
 	Config    *rest.Config
 	Client    kubernetes.Interface
 	Dynamic   dynamic.Interface
-	Resources *resources.Resources // e2e-framework's client, for its wait conditions
 
-	t     testing.TB
-	suite *suite
-	watch []k8s.Object // printed if the test fails
+	t        testing.TB
+	suite    *suite
+	watch    []k8s.Object // printed if the test fails
+	reported *atomic.Bool // whether this test or a subtest has printed the namespace's events
 }
 
 // New gives a test a namespace of its own.
@@ -159,24 +203,26 @@ func New(t testing.TB) *Env {
 	if err != nil {
 		t.Fatalf("creating the test's namespace: %v", err)
 	}
-	res, err := resources.New(s.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &Env{
-		Namespace: ns.Name, Config: s.config, Client: s.client, Dynamic: s.dynamic,
-		Resources: res.WithNamespace(ns.Name), t: t, suite: s,
-	}
 	s.mu.Lock()
 	s.namespaces = append(s.namespaces, ns.Name)
 	s.mu.Unlock()
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(s.ctx)
-		if t.Failed() {
-			e.report(ctx)
-		}
-		if err := s.client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := s.client.CoreV1().Namespaces().Delete(context.WithoutCancel(s.ctx), ns.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("deleting namespace %s: %v", ns.Name, err)
+		}
+	})
+	return s.env(t, ns.Name, &atomic.Bool{})
+}
+
+// For gives a subtest an Env of its own in the same namespace. What the subtest
+// starts ends with the subtest, and its failure shows what belongs to it alone.
+func (e *Env) For(t testing.TB) *Env { return e.suite.env(t, e.Namespace, e.reported) }
+
+func (s *suite) env(t testing.TB, namespace string, reported *atomic.Bool) *Env {
+	e := &Env{Namespace: namespace, Config: s.config, Client: s.client, Dynamic: s.dynamic, t: t, suite: s, reported: reported}
+	t.Cleanup(func() {
+		if t.Failed() {
+			e.report(context.WithoutCancel(s.ctx))
 		}
 	})
 	return e
@@ -184,9 +230,6 @@ func New(t testing.TB) *Env {
 
 // Context ends when the test run is interrupted.
 func (e *Env) Context() context.Context { return e.suite.ctx }
-
-// Cluster is the name of the cluster's provider: kwok, kind or existing.
-func (e *Env) Cluster() string { return e.suite.cluster.Name() }
 
 // NeedsContainers skips the test, with that reason, where pods do not run as
 // real containers.
@@ -197,7 +240,7 @@ func (e *Env) NeedsContainers() {
 		e.t.Fatal(err)
 	}
 	if !containers {
-		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.Cluster())
+		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
 	}
 }
 
@@ -205,13 +248,8 @@ func (e *Env) NeedsContainers() {
 // and fails the test with f's last error.
 func (e *Env) Eventually(timeout time.Duration, f func(ctx context.Context) error) {
 	e.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(e.suite.ctx, 100*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		e.t.Fatalf("not within %s: %v (%v)", timeout, last, err)
+	if err := poll.Until(e.suite.ctx, 100*time.Millisecond, timeout, f); err != nil {
+		e.t.Fatal(err)
 	}
 }
 

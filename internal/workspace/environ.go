@@ -24,11 +24,19 @@ func Environ(extra ...string) []string {
 	}
 	env = append(env,
 		"GOWORK=off", // a go.work in a folder above does not know this module
-		// Not empty, which would let `go env -w GOFLAGS` apply; and a clone that
-		// belongs to somebody else, of which git says nothing, can be built.
-		"GOFLAGS=-buildvcs=false",
+		"GOFLAGS="+goFlags(os.Getenv("GOFLAGS")),
 	)
 	return append(env, extra...)
+}
+
+// goFlags keeps of somebody's flags only the one that changes no module. It is
+// never empty, which would let `go env -w GOFLAGS` apply. Without -buildvcs=false
+// a clone that belongs to another user cannot be built: git then says nothing.
+func goFlags(own string) string {
+	if slices.Contains(strings.Fields(own), "-race") {
+		return "-buildvcs=false -race"
+	}
+	return "-buildvcs=false"
 }
 
 // noProxy adds the loopback addresses to the first list that is not empty.

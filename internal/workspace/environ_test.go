@@ -37,6 +37,18 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
+func TestGoFlags(t *testing.T) {
+	for own, want := range map[string]string{
+		"":                   "-buildvcs=false",
+		"-mod=vendor -x":     "-buildvcs=false",
+		"-mod=vendor  -race": "-buildvcs=false -race",
+	} {
+		if got := goFlags(own); got != want {
+			t.Errorf("GOFLAGS=%s becomes %s, want %s", own, got, want)
+		}
+	}
+}
+
 func TestNoProxy(t *testing.T) {
 	for _, tc := range []struct{ upper, lower, want string }{
 		{"", "", loopback},

@@ -14,13 +14,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("SELFTEST_LEAK") != "" {
+		// The namespace controller begins after five seconds.
+		testenv.Main(m, testenv.NamespacesGoneWithin(10*time.Second))
+	}
+	testenv.Main(m)
+}
 
 func TestNamespaceIsTheTestsOwn(t *testing.T) {
+	t.Parallel()
 	var first string
 	t.Run("first", func(t *testing.T) { first = testenv.New(t).Namespace })
 	e := testenv.New(t)
@@ -37,6 +46,7 @@ func TestNamespaceIsTheTestsOwn(t *testing.T) {
 }
 
 func TestProgramReachesTheCluster(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	r := e.Run(testenv.Command{Path: e.Program("./internal/testenv/selftest/whoami"), Args: []string{"-n", e.Namespace}})
 	if r.ExitCode != 0 || r.Stdout != "namespace "+e.Namespace+"\n" {
@@ -65,27 +75,115 @@ func TestFailureIsExplained(t *testing.T) {
 		e.Run(testenv.Command{Path: "/bin/echo", Args: []string{"what the program printed"}})
 		e.Eventually(200*time.Millisecond, func(context.Context) error { return errors.New("what was waited for") })
 	}
-	e := testenv.New(t)
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(e.Context(), binary, "-test.run=^TestFailureIsExplained$", "-test.v")
-	cmd.Env = append(os.Environ(), "SELFTEST_FAIL=1")
-	output, err := cmd.CombinedOutput()
-	if err == nil {
-		t.Fatalf("a test that failed has exited with 0:\n%s", output)
-	}
+	t.Parallel()
+	output := fails(t, "TestFailureIsExplained", "SELFTEST_FAIL=1")
 	for _, want := range []string{
 		"not within 200ms: what was waited for",
 		"what the program printed",
 		"event Warning ConfigMap/shown Provoked: what happened",
 		"key: what the cluster holds",
 	} {
-		if !strings.Contains(string(output), want) {
+		if !strings.Contains(output, want) {
 			t.Errorf("%q is missing in what a failing test prints:\n%s", want, output)
 		}
 	}
+}
+
+// fails runs a test of this package in another process, in which it has to
+// fail, and returns what it prints.
+func fails(t *testing.T, test, variable string) string {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run=^"+test+"$", "-test.v")
+	cmd.Env = append(os.Environ(), variable)
+	output, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Fatalf("a test that failed: exit code %d (%v)\n%s", code, err, output)
+	}
+	return string(output)
+}
+
+// A subtest that fails shows what is its own: not what its siblings ran.
+func TestFailureOfSubtest(t *testing.T) {
+	if os.Getenv("SELFTEST_SUBTEST") != "" {
+		parent := testenv.New(t)
+		for _, name := range []string{"good", "bad"} {
+			t.Run(name, func(t *testing.T) {
+				e := parent.For(t)
+				if e.Namespace != parent.Namespace {
+					t.Errorf("namespace %s, want the parent's, %s", e.Namespace, parent.Namespace)
+				}
+				e.Start(testenv.Command{Path: "/bin/sleep", Args: []string{"600", "of-" + name}})
+				if name == "bad" {
+					e.Eventually(200*time.Millisecond, func(context.Context) error { return errors.New("what was waited for") })
+				}
+			})
+		}
+		return
+	}
+	t.Parallel()
+	output := fails(t, "TestFailureOfSubtest", "SELFTEST_SUBTEST=1")
+	if !strings.Contains(output, "of-bad") || strings.Contains(output, "of-good") || strings.Count(output, "no events") != 1 ||
+		!strings.Contains(output, "--- PASS: TestFailureOfSubtest/good") {
+		t.Errorf("want the program of the failed subtest, and the events once:\n%s", output)
+	}
+}
+
+// A namespace that does not go turns a run red in which all tests have passed.
+func TestLeakedNamespaceIsAnError(t *testing.T) {
+	if os.Getenv("SELFTEST_LEAK") != "" {
+		e := testenv.New(t)
+		_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: "kept", Finalizers: []string{"workshop.k8s-go.dev/selftest"}}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log("LEAKED " + e.Namespace)
+		return
+	}
+	t.Parallel()
+	e := testenv.New(t)
+	output := fails(t, "TestLeakedNamespaceIsAnError", "SELFTEST_LEAK=1")
+	_, namespace, _ := strings.Cut(output, "LEAKED ")
+	namespace, _, _ = strings.Cut(namespace, "\n")
+	if _, err := e.Client.CoreV1().ConfigMaps(namespace).Patch(e.Context(), "kept", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatalf("letting the leaked namespace go: %v", err)
+	}
+	if !strings.Contains(output, "--- PASS: TestLeakedNamespaceIsAnError") {
+		t.Errorf("the test itself should have passed:\n%s", output)
+	}
+	for _, want := range []string{"error: cleaning up after the tests: ", "namespace " + namespace + " of a test is still there: it is being deleted", "workshop.k8s-go.dev/selftest"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("%q is missing in\n%s", want, output)
+		}
+	}
+}
+
+// The proxy reaches the test's namespace, breaks what it is told to, and shows
+// its requests when the test fails.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("SELFTEST_PROXY") == "" {
+		if output := fails(t, "TestProxy", "SELFTEST_PROXY=1"); strings.Count(output, "whoami/") != 2 || !strings.Contains(output, "503") {
+			t.Errorf("want both requests of whoami, and the answer 503:\n%s", output)
+		}
+		return
+	}
+	e := testenv.New(t)
+	p := e.Proxy()
+	whoami := testenv.Command{Path: e.Program("./internal/testenv/selftest/whoami"), Args: []string{"-n", e.Namespace}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}}
+	if r := e.Run(whoami); r.ExitCode != 0 {
+		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	injected := p.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "get", Resource: "namespaces"}, Fault: faultproxy.Answer, Code: 503})
+	if r := e.Run(whoami); r.ExitCode == 0 || injected.Struck() != 1 {
+		t.Fatalf("exit code %d with %d faults", r.ExitCode, injected.Struck())
+	}
+	t.Error("on purpose")
 }
 
 // What the harness costs each test: a namespace made and its deletion begun.

@@ -1,0 +1,49 @@
+package testenv
+
+import (
+	"path/filepath"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+)
+
+// A Proxy stands between programs and the cluster for the length of one test,
+// and breaks what the test tells it to break.
+type Proxy struct {
+	*faultproxy.Proxy
+	Kubeconfig string // reaches the cluster through the proxy; its namespace is the test's
+
+	e *Env
+}
+
+// Proxy starts a fault proxy in front of the cluster. If the test fails, it
+// prints the requests that the proxy has seen.
+func (e *Env) Proxy() *Proxy {
+	e.t.Helper()
+	p, err := faultproxy.Start(e.Config)
+	if err != nil {
+		e.t.Fatalf("starting a fault proxy: %v", err)
+	}
+	e.t.Cleanup(func() {
+		p.Close()
+		if e.t.Failed() {
+			for _, r := range p.Requests(faultproxy.Requests{}) {
+				e.t.Logf("%s %s: %s", r.Started.Format("05.000"), r.UserAgent, r)
+			}
+		}
+	})
+	kubeconfig := filepath.Join(e.t.TempDir(), "kubeconfig")
+	if err := p.WriteKubeconfig(kubeconfig, e.Namespace, ""); err != nil {
+		e.t.Fatalf("writing the fault proxy's kubeconfig: %v", err)
+	}
+	return &Proxy{Proxy: p, Kubeconfig: kubeconfig, e: e}
+}
+
+// MustInject injects a fault. A rule that the proxy refuses fails the test.
+func (p *Proxy) MustInject(rule faultproxy.Rule) *faultproxy.Injection {
+	p.e.t.Helper()
+	i, err := p.Inject(rule)
+	if err != nil {
+		p.e.t.Fatalf("injecting a fault: %v", err)
+	}
+	return i
+}
