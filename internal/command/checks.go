@@ -51,6 +51,20 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return gotestsum(ctx, ws, workspace.Environ(), packages...)
 }
 
+// chaos plays every fault to the controllers of step 06, on a cluster of its own:
+// for so many seeds, or for one that is given.
+func chaos(ctx context.Context, ws workspace.Workspace, args []string) error {
+	flags := []string{"-seeds", args[0]}
+	if seed := strings.Join(args[1:], ""); seed != "" {
+		flags = []string{"-seed", seed}
+	}
+	program := ws.Path("chaos", "chaos")
+	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./06-controller/chaos"); err != nil {
+		return err
+	}
+	return execute(ctx, ws, workspace.Environ(), program, flags...)
+}
+
 func gotestsum(ctx context.Context, ws workspace.Workspace, env []string, args ...string) error {
 	args = append([]string{"--format", "pkgname", "--format-hide-empty-pkg", "--"}, args...)
 	if err := execute(ctx, ws, env, ws.Path("tools", "gotestsum"), args...); err != nil {
