@@ -6,9 +6,9 @@
 #   recreate COLLECTION NAME JSON    create an object; one of that name is deleted first
 #   at_exit COMMAND                  run it when this shell ends
 #
-# and NAMESPACE, where this step works (workshop-01 unless it is set already).
+# and NAMESPACE, where this step works: WORKSHOP_NAMESPACE if that is set.
 
-NAMESPACE=${NAMESPACE:-workshop-01}
+NAMESPACE=${WORKSHOP_NAMESPACE:-workshop-01}
 
 # What this shell was to run at its end already, it runs after COMMAND.
 at_exit() {

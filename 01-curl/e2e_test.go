@@ -33,7 +33,7 @@ func TestREADME(t *testing.T) { testenv.README(t) }
 // test unless it succeeds.
 func run(t *testing.T, e *testenv.Env, script string, args ...string) testenv.Result {
 	t.Helper()
-	r := e.Run(testenv.Command{Path: "01-curl/" + script, Args: args, Env: []string{"NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
+	r := e.Run(testenv.Command{Path: "01-curl/" + script, Args: args, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
 		t.Fatalf("%s: exit code %d\n%s%s", script, r.ExitCode, r.Stdout, r.Stderr)
 	}
@@ -197,7 +197,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	createConfigMap(t, e, "before") // history, when the watch begins
-	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "3"}, Env: []string{"NAMESPACE=" + e.Namespace}})
+	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "3"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}})
 	e.Eventually(10*time.Second, func(context.Context) error {
 		if !strings.Contains(watch.Stdout(), "ADDED before") {
 			return fmt.Errorf("the watch has not begun: %s%s", watch.Stdout(), watch.Stderr())
@@ -302,7 +302,7 @@ func TestCounterNeedsResourceVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := e.Run(testenv.Command{Path: filepath.Join(dir, "counter.sh"), Args: []string{"4", "10"}, Env: []string{"NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
+	r := e.Run(testenv.Command{Path: filepath.Join(dir, "counter.sh"), Args: []string{"4", "10"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
 		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
@@ -370,7 +370,7 @@ source ` + strings.Join(tc.files, " && source ") + ` || exit
 [[ $PATH == "$before" ]] && api /api/v1/namespaces/$NAMESPACE | jq -r .metadata.name
 ls "$TMPDIR" | wc -l`
 			r := e.Run(testenv.Command{Path: shell, Args: append(tc.shell[1:], "-c", script), Env: []string{
-				"NAMESPACE=" + e.Namespace, "TMPDIR=" + tmp, "HTTPS_PROXY=http://127.0.0.1:1", "https_proxy=http://127.0.0.1:1", "NO_PROXY=", "no_proxy=",
+				"WORKSHOP_NAMESPACE=" + e.Namespace, "TMPDIR=" + tmp, "HTTPS_PROXY=http://127.0.0.1:1", "https_proxy=http://127.0.0.1:1", "NO_PROXY=", "no_proxy=",
 			}, Timeout: 3 * time.Minute})
 			if got := strings.Fields(r.Stdout); r.ExitCode != 0 || len(got) < 2 || got[0] != e.Namespace || got[1] != "3" ||
 				!strings.Contains(r.Stdout, "the trap of before") {
@@ -408,7 +408,7 @@ func TestOddCurl(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := e.Run(testenv.Command{Path: bash, Args: []string{"-c", `PATH=$0:$PATH exec 01-curl/lost-update.sh`, bin}, Env: []string{
-		"NAMESPACE=" + e.Namespace, "HOME=" + home,
+		"WORKSHOP_NAMESPACE=" + e.Namespace, "HOME=" + home,
 		"HTTPS_PROXY=http://127.0.0.1:1", "https_proxy=http://127.0.0.1:1", "NO_PROXY=", "no_proxy=",
 	}})
 	want := "anna: HTTP 200\nbert: HTTP 200\nin the cluster: bert, start\nlost: anna\n"
@@ -438,10 +438,10 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"empty kubeconfig", "KUBECONFIG=" + empty, "pages.sh", "5", "run make shell first"},
 		{"server down", "KUBECONFIG=" + down, "annotate.sh", "owner", "curl: ("},
-		{"namespace missing", "NAMESPACE=no-such-namespace", "patch.sh", "", "404"},
+		{"namespace missing", "WORKSHOP_NAMESPACE=no-such-namespace", "patch.sh", "", "404"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := e.Run(testenv.Command{Path: "01-curl/" + tc.script, Args: []string{tc.arg, "x"}, Env: []string{"NAMESPACE=" + e.Namespace, tc.env}})
+			r := e.Run(testenv.Command{Path: "01-curl/" + tc.script, Args: []string{tc.arg, "x"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, tc.env}})
 			if r.ExitCode == 0 || !strings.Contains(r.Stdout+r.Stderr, tc.want) {
 				t.Errorf("exit code %d, want another than 0 and %q in\n%s%s", r.ExitCode, tc.want, r.Stdout, r.Stderr)
 			}

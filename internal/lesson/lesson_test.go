@@ -42,11 +42,11 @@ func run(t *testing.T, e *testenv.Env, s workspace.Step) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
+	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = lesson.Run(e.Context(), ws, p, s, nil, false)
+	_, err = lesson.Run(e.Context(), ws, c, s, nil, false)
 	return err
 }
 

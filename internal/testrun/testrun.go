@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/terminal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -90,23 +91,23 @@ type result struct {
 
 // display turns events into lines.
 type display struct {
-	tty, colour bool
-	started     time.Time
+	tty     bool
+	started time.Time
 
-	mu                      sync.Mutex
-	out                     io.Writer
-	status                  string           // the line that changes, as it is now
-	running                 map[string]*test // by package and name
-	skipped, failed, slow   []result
-	packages, passed, count int
-	perPackage              map[string]*counts
+	mu                    sync.Mutex
+	out                   io.Writer
+	status                string           // the line that changes, as it is now
+	running               map[string]*test // by package and name
+	skipped, failed, slow []result
+	tests, passed         int
+	packages              int
+	perPackage            map[string]*counts
 }
 
 type counts struct{ tests, skipped int }
 
 func newDisplay(out *os.File) *display {
-	tty := term.IsTerminal(int(out.Fd()))
-	return &display{out: out, tty: tty, colour: tty && os.Getenv("NO_COLOR") == "", started: time.Now(),
+	return &display{out: out, tty: term.IsTerminal(int(out.Fd())), started: time.Now(),
 		running: map[string]*test{}, perPackage: map[string]*counts{}}
 }
 
@@ -257,7 +258,7 @@ func (d *display) handle(e event) {
 }
 
 func (d *display) testEnded(e event, t *test, took time.Duration) {
-	d.count++
+	d.tests++
 	c := d.perPackage[e.Package]
 	if c == nil {
 		c = &counts{}
@@ -293,7 +294,7 @@ func (d *display) packageEnded(e event, t *test, took time.Duration) {
 			tests += fmt.Sprintf(", %d skipped", c.skipped)
 		}
 		d.clear()
-		fmt.Fprintf(d.out, "%s    %-28s %6.1fs  %s\n", d.paint("32", "ok"), short(e.Package), took.Seconds(), tests)
+		fmt.Fprintf(d.out, "%s    %-28s %6.1fs  %s\n", terminal.Green.Paint(d.out, "ok"), short(e.Package), took.Seconds(), tests)
 		return
 	}
 	d.packages++
@@ -310,7 +311,7 @@ func (d *display) packageEnded(e event, t *test, took time.Duration) {
 	}
 	d.show(t)
 	d.clear()
-	fmt.Fprintf(d.out, "%s  %-28s %6.1fs\n", d.paint("31", "FAIL"), short(e.Package), took.Seconds())
+	fmt.Fprintf(d.out, "%s  %-28s %6.1fs\n", terminal.Red.Paint(d.out, "FAIL"), short(e.Package), took.Seconds())
 }
 
 // show prints what a test has printed.
@@ -325,7 +326,7 @@ func (d *display) show(t *test) {
 		return
 	}
 	d.clear()
-	fmt.Fprintf(d.out, "\n%s\n%s\n", d.paint("1", strings.TrimSpace(short(t.pkg)+" "+t.name)), strings.TrimRight(b.String(), "\n"))
+	fmt.Fprintf(d.out, "\n%s\n%s\n", terminal.Bold.Paint(d.out, strings.TrimSpace(short(t.pkg)+" "+t.name)), strings.TrimRight(b.String(), "\n"))
 }
 
 // verdict tells the lines by which a test binary says how it ended.
@@ -374,20 +375,13 @@ func (d *display) summary() {
 		}
 	}
 	if len(d.failed) > 0 {
-		fmt.Fprintf(d.out, "\n%s\n", d.paint("31", "Failed:"))
+		fmt.Fprintf(d.out, "\n%s\n", terminal.Red.Paint(d.out, "Failed:"))
 		for _, r := range d.failed {
 			fmt.Fprintf(d.out, "  %s\n", strings.TrimSpace(short(r.pkg)+" "+r.name))
 		}
 	}
 	fmt.Fprintf(d.out, "\n%s in %s: %d passed, %d skipped, %d failed; %.1fs\n",
-		plural(d.count, "test"), plural(d.packages, "package"), d.passed, len(d.skipped), len(d.failed), time.Since(d.started).Seconds())
-}
-
-func (d *display) paint(colour, text string) string {
-	if !d.colour {
-		return text
-	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+		plural(d.tests, "test"), plural(d.packages, "package"), d.passed, len(d.skipped), len(d.failed), time.Since(d.started).Seconds())
 }
 
 func plural(n int, what string) string {

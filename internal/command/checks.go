@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -9,9 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/testrun"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -27,12 +28,12 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 		}
 		pattern = "./" + s.Name + "/..."
 	}
-	return withCluster(ctx, ws, func(p cluster.Provider) error {
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
 		packages, err := listTests(ctx, ws, pattern)
 		if err != nil {
 			return err
 		}
-		return runTests(ctx, ws, cluster.Environ(ws, p), packages)
+		return runTests(ctx, ws, c.Environ(), packages)
 	})
 }
 
@@ -42,14 +43,14 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return runTests(ctx, ws, os.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }))
+	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }))
 }
 
 func listTests(ctx context.Context, ws workspace.Workspace, pattern string) ([]testrun.Package, error) {
-	// It takes a second, or minutes where nothing was ever compiled.
-	notice := time.AfterFunc(5*time.Second, func() { fmt.Println("Compiling what the tests use (minutes on a machine that never did)") })
-	defer notice.Stop()
-	return testrun.List(ctx, ws.Root, pattern)
+	done := progress.Start(os.Stdout, "Compiling the tests")
+	packages, err := testrun.List(ctx, ws.Root, pattern)
+	done(err)
+	return packages, err
 }
 
 func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package) error {
@@ -69,8 +70,8 @@ func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			args = append(args, p.ImportPath)
 		}
 	}
-	return withCluster(ctx, ws, func(p cluster.Provider) error {
-		return execute(ctx, ws, cluster.Environ(ws, p), "go", args...)
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		return execute(ctx, ws, c.Environ(), "go", args...)
 	})
 }
 
@@ -91,8 +92,11 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	output, err := exec.CommandContext(ctx, "gofmt", append([]string{"-l"}, goFiles...)...).CombinedOutput()
-	if err != nil || len(output) > 0 {
+	output, err := proc.Output(ctx, proc.Cmd{Path: "gofmt", Args: append([]string{"-l"}, goFiles...)})
+	if err != nil {
+		return err
+	}
+	if len(output) > 0 {
 		return fmt.Errorf("gofmt would change these files; run gofmt -w on them:\n%s", output)
 	}
 	fmt.Println("ok  gofmt")
@@ -101,11 +105,11 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		command []string
 	}{
 		{"go vet", []string{"go", "vet", "./..."}},
-		{"staticcheck", append([]string{ws.State("tools", "staticcheck")}, packages...)},
+		{"staticcheck", append([]string{ws.Path("tools", "staticcheck")}, packages...)},
 		{"shellcheck", append([]string{shellcheck, "--external-sources", "--source-path=SCRIPTDIR"}, scripts...)},
-		{"actionlint", []string{ws.State("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
+		{"actionlint", []string{ws.Path("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
 	} {
-		if err := execute(ctx, ws, os.Environ(), check.command[0], check.command[1:]...); err != nil {
+		if err := execute(ctx, ws, workspace.Environ(), check.command[0], check.command[1:]...); err != nil {
 			return fmt.Errorf("%s: %w", check.name, err)
 		}
 		fmt.Println("ok  " + check.name)
@@ -124,13 +128,8 @@ func writtenPackages(ctx context.Context, ws workspace.Workspace) ([]string, err
 
 // goList returns the packages of the root module that match the patterns.
 func goList(ctx context.Context, ws workspace.Workspace, patterns ...string) ([]string, error) {
-	list := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
-	list.Dir, list.Stderr = ws.Root, os.Stderr
-	output, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
-	}
-	return strings.Fields(string(output)), nil
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: append([]string{"list"}, patterns...), Dir: ws.Root, Env: workspace.Environ()})
+	return strings.Fields(output), err
 }
 
 // sources lists the Go files and the bash scripts of the clone.
