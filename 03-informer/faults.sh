@@ -45,9 +45,10 @@ fi
 FAULTS=$(mktemp -d)
 FAULTY=$FAULTS/kubeconfig
 FAULTS_PIDS=()
-FAULTS_BIN=.workshop/lesson-03 # stays, so that what has not changed is not linked again
+FAULTS_BIN=$PWD/.workshop/lesson-03 # stays, so that what has not changed is not linked again
 go build -o "$FAULTS_BIN/" ./internal/faultproxy/serve || return 1
-"$FAULTS_BIN/serve" -write-kubeconfig "$FAULTY" -control "$FAULTS/socket" >"$FAULTS/log" 2>&1 &
+# The path of a socket must be short, and a temporary folder's may be long: so work from there.
+(cd "$FAULTS" && exec "$FAULTS_BIN/serve" -write-kubeconfig kubeconfig -control socket) >"$FAULTS/log" 2>&1 &
 FAULTS_PIDS+=($!)
 until [[ -s $FAULTY ]]; do
   if ! kill -0 $! 2>/dev/null; then
@@ -58,7 +59,7 @@ until [[ -s $FAULTY ]]; do
 done
 
 # The proxies and options of your own curl are not for this socket.
-faults_curl() { curl --disable --noproxy '*' --silent --show-error --unix-socket "$FAULTS/socket" "$@"; }
+faults_curl() (cd "$FAULTS" && curl --disable --noproxy '*' --silent --show-error --unix-socket socket "$@")
 faults() { faults_curl --request POST "http://proxy/$1"; }
 asked() { faults_curl "http://proxy/requests?${1:-}"; }
 
