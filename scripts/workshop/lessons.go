@@ -12,6 +12,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/terminal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -59,7 +60,8 @@ func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider,
 	var rows []row
 	var failed error
 	for i, s := range steps {
-		fmt.Printf("\n\x1b[1m━━━ Step %d of %d: %s — %s\x1b[0m\n", i+1, len(steps), s.Name, s.Title)
+		title := fmt.Sprintf("━━━ Step %d of %d: %s — %s", i+1, len(steps), s.Name, s.Title)
+		fmt.Printf("\n%s\n", terminal.Bold.Paint(os.Stdout, title))
 		if failed != nil || ctx.Err() != nil {
 			rows = append(rows, row{name: s.Name, result: "not run"})
 			continue
