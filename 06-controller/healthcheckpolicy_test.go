@@ -44,6 +44,22 @@ type ward struct {
 	command  testenv.Command
 	running  *testenv.Process
 	address  string // of health and metrics
+	revives  bool   // Eventually starts a controller that has been killed again
+}
+
+// Eventually polls as Env.Eventually does.
+func (w *ward) Eventually(timeout time.Duration, f func(context.Context) error) {
+	w.t.Helper()
+	w.Env.Eventually(timeout, func(ctx context.Context) error {
+		if w.revives {
+			select {
+			case <-w.running.Done():
+				w.running = w.Start(w.command)
+			default:
+			}
+		}
+		return f(ctx)
+	})
 }
 
 // openWard makes a ward with a controller that does not run yet.
