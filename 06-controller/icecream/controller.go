@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/informers/externalversions"
+	"github.com/k8s-go/workshop/06-controller/loop"
+)
+
+// manager is the field manager of everything that this controller writes.
+const manager = "icecream-controller"
+
+// patience is how long to wait for a cache that does not show our own write
+// yet. The event of that write brings the key back sooner, unless it is lost.
+const patience = time.Second
+
+// A Controller gives each Icecream a Deployment, and reports on it.
+type Controller struct {
+	loop     *loop.Loop
+	client   kubernetes.Interface
+	sweets   versioned.Interface
+	recorder events.EventRecorder
+	image    string // of the only container
+
+	// What the informers hold. NEVER change an object from there: others read it, too.
+	icecreams, deployments, pods cache.Indexer
+	factories                    []loop.Informers
+	written                      written
+}
+
+// The names of the indexes. Each answers a question of an event or of a phase
+// without a walk through all objects.
+const (
+	byUID        = "uid"        // an Icecream by its UID
+	byDeployment = "deployment" // Icecreams by the name of the Deployment that they want
+	byController = "controller" // Deployments by the UID of their controller
+	byLabel      = "label"      // pods by the UID in their label
+)
+
+// New returns a controller of the Icecreams in a namespace, or in all of them.
+func New(client kubernetes.Interface, sweets versioned.Interface, recorder events.EventRecorder,
+	namespace, image string, resync time.Duration, options loop.Options) (*Controller, error) {
+	c := &Controller{client: client, sweets: sweets, recorder: recorder, image: image}
+	c.loop = loop.New("icecream", c.reconcile, options)
+
+	own := externalversions.NewSharedInformerFactoryWithOptions(sweets, resync, externalversions.WithNamespace(namespace))
+	// All Deployments, because one that is foreign can be in the way of an Icecream.
+	all := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(namespace), informers.WithTransform(trim))
+	// Only the pods that carry our label: the server sends no others.
+	labelled := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(namespace), informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = v1alpha1.UIDLabel }))
+	c.factories = []loop.Informers{own, all, labelled}
+
+	icecreams := own.Icecream().V1alpha1().Icecreams().Informer()
+	deployments := all.Apps().V1().Deployments().Informer()
+	pods := labelled.Core().V1().Pods().Informer()
+	c.icecreams, c.deployments, c.pods = icecreams.GetIndexer(), deployments.GetIndexer(), pods.GetIndexer()
+
+	for _, informer := range []struct {
+		cache.SharedIndexInformer
+		indexers cache.Indexers
+		handler  cache.ResourceEventHandler
+	}{
+		{icecreams, cache.Indexers{byUID: uidOf, byDeployment: wantedDeployment}, c.onChange("Icecream", c.icecreamChanged)},
+		{deployments, cache.Indexers{byController: controllerOf}, c.onChange("Deployment", c.deploymentChanged)},
+		{pods, cache.Indexers{byLabel: labelOf}, c.onChange("pod", c.podChanged)},
+	} {
+		if err := informer.AddIndexers(informer.indexers); err != nil {
+			return nil, fmt.Errorf("adding an index: %w", err)
+		}
+		if err := c.loop.Watch(informer, informer.handler); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.factories...) }
+
+// An Icecream that has changed has to be looked at. So has any Icecream that
+// wants a Deployment which has changed, or which no longer stands in its way,
+// and any whose pod has moved.
+
+func (c *Controller) icecreamChanged(what string, old, now metav1.Object) {
+	c.loop.Add(cache.MetaObjectToName(newest(old, now)), "Icecream "+what)
+}
+
+func (c *Controller) deploymentChanged(what string, old, now metav1.Object) {
+	for _, d := range []metav1.Object{old, now} {
+		if d == nil {
+			continue
+		}
+		for _, reference := range d.GetOwnerReferences() {
+			c.addAll(byUID, string(reference.UID), "Deployment "+what)
+		}
+		c.addAll(byDeployment, cache.MetaObjectToName(d).String(), "Deployment "+what)
+	}
+}
+
+func (c *Controller) podChanged(what string, old, now metav1.Object) {
+	if old != nil && now != nil && nodeOf(old.(*corev1.Pod)) == nodeOf(now.(*corev1.Pod)) {
+		return // a pod changes often, and only its node is of interest
+	}
+	c.addAll(byUID, newest(old, now).GetLabels()[v1alpha1.UIDLabel], "pod "+what)
+}
+
+// addAll puts the Icecreams that an index finds into the queue.
+func (c *Controller) addAll(index, value, reason string) {
+	icecreams, err := c.icecreams.ByIndex(index, value)
+	if err != nil {
+		klog.Background().Error(err, "Reading an index", "index", index) // there is no such index: a fault in this file
+	}
+	for _, o := range icecreams {
+		c.loop.Add(cache.MetaObjectToName(o.(metav1.Object)), reason)
+	}
+}
+
+// reconcile brings one Icecream's Deployment to the state that the Icecream
+// asks for, and the Icecream's status to what the Deployment is like. It does
+// not know which event has brought it here, or whether there was one.
+func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
+	c.loop.Phase(key, "read")
+	o, exists, err := c.icecreams.GetByKey(key.String())
+	if err != nil {
+		return 0, err
+	}
+	if !exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil {
+		c.written.forget(key)
+		return 0, nil // garbage collection deletes what has an owner reference
+	}
+	c.loop.Phase(key, "catch up")
+	if c.written.ahead(key) {
+		return patience, nil // the caches are older than what we did: what we would do now, we may have done
+	}
+	ice := o.(*v1alpha1.Icecream).DeepCopy()
+
+	c.loop.Phase(key, "own")
+	deployment, wrote, err := c.own(ctx, ice)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return 0, nil // nothing can be created there any more, and the Icecream will go, too
+	}
+	if err != nil {
+		return 0, err
+	}
+	ours := owned(ice, deployment)
+
+	if ours {
+		c.loop.Phase(key, "correct")
+		corrected, err := c.correct(ctx, ice, deployment)
+		if err != nil {
+			return 0, err
+		}
+		if corrected != nil {
+			deployment, wrote = corrected, true
+		}
+	}
+
+	c.loop.Phase(key, "retire")
+	retired, kept, err := c.retire(ctx, ice, ours && available(ice, deployment))
+	if err != nil {
+		return 0, err
+	}
+
+	c.loop.Phase(key, "report")
+	if !ours {
+		return 0, c.refuse(ctx, ice, deployment, kept)
+	}
+	reported, err := c.report(ctx, ice, deployment, "")
+	if err != nil {
+		return 0, err
+	}
+	if wrote || retired || reported {
+		c.recorder.Eventf(icecreamReference(ice), deploymentReference(deployment), corev1.EventTypeNormal, "Synced", "Sync", "Icecream synced successfully")
+	}
+	return 0, nil
+}
+
+// own returns the Deployment of the name that the Icecream wants, and creates
+// it if there is none. It may be somebody else's.
+func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1.Deployment, created bool, err error) {
+	key := cache.NewObjectName(ice.Namespace, ice.Spec.DeploymentName)
+	o, exists, err := c.deployments.GetByKey(key.String())
+	if err != nil {
+		return nil, false, err
+	}
+	if exists {
+		return o.(*appsv1.Deployment), false, nil
+	}
+	wanted, err := newDeployment(ice, c.image)
+	if err != nil {
+		return nil, false, err
+	}
+	// A POST, not an apply: an apply would take over whatever has that name.
+	d, err = c.client.AppsV1().Deployments(key.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: manager})
+	if apierrors.IsAlreadyExists(err) {
+		// The cache does not have it yet. It can be ours: if the answer to our
+		// POST was lost, or this process has restarted since.
+		d, err = c.client.AppsV1().Deployments(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, false, fmt.Errorf("reading Deployment %s: %w", key, err)
+		}
+		c.written.at(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
+		return d, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("creating Deployment %s: %w", key, err)
+	}
+	c.wrote(ice, "create", "there was none", c.deployments, d)
+	return d, true, nil
+}
+
+// owned says whether the Deployment is the Icecream's. A reference that is not
+// marked as the controller's counts if there is no other controller: correct
+// completes it. Whatever else has that name is foreign, also what an earlier
+// Icecream of the same name has left.
+func owned(ice *v1alpha1.Icecream, d *appsv1.Deployment) bool {
+	if controller := metav1.GetControllerOfNoCopy(d); controller != nil {
+		return controller.UID == ice.UID
+	}
+	for _, reference := range d.OwnerReferences {
+		if reference.UID == ice.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// correct applies what the Icecream asks for, if the Deployment differs in
+// that. What others have set stays. It returns nil if there was nothing to do.
+func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *appsv1.Deployment) (*appsv1.Deployment, error) {
+	drift := driftOf(ice, c.image, d)
+	if drift == "" || d.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
+	wanted := desired(ice, c.image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
+	corrected, err := c.client.AppsV1().Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	if err != nil {
+		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), err)
+	}
+	c.wrote(ice, "apply", drift, c.deployments, corrected)
+	return corrected, nil
+}
+
+// retire deletes the Deployments that the Icecream had under other names, once
+// the one that it has now can take over. It returns one that it has kept.
+func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, takenOver bool) (retired bool, kept *appsv1.Deployment, err error) {
+	olds, err := c.deployments.ByIndex(byController, string(ice.UID))
+	if err != nil {
+		return false, nil, err
+	}
+	for _, o := range olds {
+		old := o.(*appsv1.Deployment)
+		if old.Namespace != ice.Namespace || old.Name == ice.Spec.DeploymentName || old.DeletionTimestamp != nil {
+			continue
+		}
+		if !takenOver {
+			kept = old
+			continue
+		}
+		// The preconditions make sure that what goes is what we have looked at:
+		// not another Deployment of that name, nor one that was taken from us.
+		err := c.client.AppsV1().Deployments(old.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{
+			Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},
+			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+		})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return retired, kept, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err)
+		default:
+			retired = true
+			c.loop.Wrote(cache.MetaObjectToName(ice), "delete", "the new Deployment is available")
+		}
+	}
+	return retired, kept, nil
+}
+
+// refuse reports that the Deployment of the wanted name is somebody else's.
+// The numbers are those of the Deployment that the Icecream still has, if any.
+func (c *Controller) refuse(ctx context.Context, ice *v1alpha1.Icecream, foreign, kept *appsv1.Deployment) error {
+	message := fmt.Sprintf("Deployment %s exists and does not belong to this Icecream", foreign.Name)
+	reported, err := c.report(ctx, ice, kept, message)
+	if err == nil && reported {
+		c.recorder.Eventf(icecreamReference(ice), deploymentReference(foreign), corev1.EventTypeWarning, v1alpha1.ReasonErrResourceExists, "Sync", "%s", message)
+	}
+	return err
+}
+
+// report writes the status if it has changed.
+func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *appsv1.Deployment, refused string) (reported bool, err error) {
+	pods, err := c.pods.ByIndex(byLabel, ice.Namespace+"/"+string(ice.UID))
+	if err != nil {
+		return false, err
+	}
+	status := statusOf(ice, d, pods, refused)
+	if equality.Semantic.DeepEqual(ice.Status, status) {
+		return false, nil
+	}
+	ice.Status = status
+	// The resourceVersion in ice makes this fail if somebody has changed the Icecream.
+	updated, err := c.sweets.IcecreamV1alpha1().Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: manager})
+	if apierrors.IsNotFound(err) {
+		return false, nil // nobody is left to report to
+	}
+	if err != nil {
+		return false, fmt.Errorf("writing the status: %w", err)
+	}
+	c.wrote(ice, "status", "it has changed", c.icecreams, updated)
+	return true, nil
+}
+
+// wrote remembers a write, so that the next look waits until the cache shows it.
+func (c *Controller) wrote(ice *v1alpha1.Icecream, what, reason string, store cache.Store, result metav1.Object) {
+	key := cache.MetaObjectToName(ice)
+	c.loop.Wrote(key, what, reason)
+	c.written.at(key, store, result.GetResourceVersion())
+}

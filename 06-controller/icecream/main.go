@@ -1,0 +1,88 @@
+// icecream is a controller that owns: it creates a Deployment for each Icecream,
+// keeps it as the Icecream asks, and reports what became of it.
+//
+// Read controller.go; the rest stands beside it. desired.go computes what should
+// be, caches.go keeps what is.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/06-controller/loop"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "icecream:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", metav1.NamespaceAll, "where to work (default: all namespaces)")
+	image := flag.String("image", "workshop/pause:1", "the image of the Deployments")
+	resync := flag.Duration("resync", 10*time.Hour, "how often to look at everything, without an event")
+	var options loop.Options
+	flag.IntVar(&options.Workers, "workers", 8, "how many Icecreams to work on at the same time")
+	flag.StringVar(&options.Listen, "listen", "127.0.0.1:0", "the address of /healthz, /readyz and /metrics; port 0 is any free one")
+	flag.Parse()
+
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	// No limit of requests a second: the queue slows down what fails, and the
+	// server's priority and fairness protects the server.
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client: %w", err)
+	}
+	sweets, err := versioned.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating the client for Icecreams: %w", err)
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	defer broadcaster.Shutdown()
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return fmt.Errorf("starting to record Events: %w", err)
+	}
+	controller, err := New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, manager), *namespace, *image, *resync, options)
+	if err != nil {
+		return err
+	}
+	return controller.Run(ctx)
+}
+
+// What an Event refers to. client-go would put a resourceVersion into the
+// reference if it got the object, and count no two Events as the same.
+
+func icecreamReference(ice *v1alpha1.Icecream) *corev1.ObjectReference {
+	gvk := v1alpha1.IcecreamKind
+	return &corev1.ObjectReference{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: ice.Namespace, Name: ice.Name, UID: ice.UID}
+}
+
+func deploymentReference(d *appsv1.Deployment) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment", Namespace: d.Namespace, Name: d.Name, UID: d.UID}
+}
