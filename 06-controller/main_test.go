@@ -1,9 +1,0 @@
-package controller
-
-import (
-	"testing"
-
-	"github.com/k8s-go/workshop/internal/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }
