@@ -51,6 +51,7 @@ type program struct {
 // kept below .workshop, so that the next run links only what has changed.
 func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	e.t.Helper()
+	e.own()
 	s := e.suite
 	key := programKey(pkg, options)
 	s.mu.Lock()
