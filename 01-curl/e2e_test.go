@@ -441,7 +441,7 @@ func TestBadInput(t *testing.T) {
 		{"namespace missing", "WORKSHOP_NAMESPACE=no-such-namespace", "patch.sh", "", "404"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := e.Run(testenv.Command{Path: "01-curl/" + tc.script, Args: []string{tc.arg, "x"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, tc.env}})
+			r := e.For(t).Run(testenv.Command{Path: "01-curl/" + tc.script, Args: []string{tc.arg, "x"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, tc.env}})
 			if r.ExitCode == 0 || !strings.Contains(r.Stdout+r.Stderr, tc.want) {
 				t.Errorf("exit code %d, want another than 0 and %q in\n%s%s", r.ExitCode, tc.want, r.Stdout, r.Stderr)
 			}

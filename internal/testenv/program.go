@@ -75,7 +75,7 @@ func (e *Env) Program(pkg string, options ...ProgramOption) string {
 // the place of the old one.
 func programKey(pkg string, options []ProgramOption) string {
 	name := strings.NewReplacer("./", "", "/", "-").Replace(pkg)
-	flags := os.Getenv("GOFLAGS")
+	flags := strings.TrimSpace(strings.ReplaceAll(os.Getenv("GOFLAGS"), "-buildvcs=false", "")) // every build has this one
 	if flags == "" && len(options) == 0 {
 		return name
 	}
