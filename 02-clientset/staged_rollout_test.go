@@ -818,8 +818,8 @@ func TestRolloutBadInput(t *testing.T) {
 		{"kubeconfig empty", []string{"-kubeconfig", empty}, nil, "no kubeconfig found"},
 		{"server down", []string{"-kubeconfig", rolloutKubeconfig(t, &clientcmdapi.Cluster{Server: "http://127.0.0.1:1"}, &clientcmdapi.AuthInfo{})}, nil, "connection refused"},
 	} {
+		c := r.command(append(slices.Clone(good), tc.args...)...)
 		t.Run(tc.name, func(t *testing.T) {
-			c := r.command(append(slices.Clone(good), tc.args...)...)
 			c.Env = tc.env
 			result := r.For(t).Run(c)
 			if result.ExitCode != 1 || !strings.HasPrefix(result.Stderr, "error: ") || !strings.Contains(result.Stderr, tc.want) ||

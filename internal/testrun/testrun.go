@@ -189,6 +189,9 @@ func (d *display) progress() {
 	fmt.Fprint(d.out, line)
 }
 
+// named is how many running tests of a package are named.
+const named = 2
+
 // now names what is running: in each package the tests that do not wait.
 func (d *display) now() string {
 	byPackage := map[string][]*test{}
@@ -206,8 +209,11 @@ func (d *display) now() string {
 	for pkg, tests := range byPackage {
 		slices.SortFunc(tests, func(a, b *test) int { return a.begun.Compare(b.begun) })
 		part := short(pkg)
-		for _, t := range tests {
+		for _, t := range tests[:min(len(tests), named)] {
 			part += fmt.Sprintf(" %s %s", t.name, time.Since(t.begun).Round(time.Second))
+		}
+		if more := len(tests) - named; more > 0 {
+			part += fmt.Sprintf(" and %d more", more)
 		}
 		parts = append(parts, part)
 	}

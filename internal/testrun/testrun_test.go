@@ -220,6 +220,19 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// Those that have run longest are named.
+func TestProgressOfManyTests(t *testing.T) {
+	d, out := played(t, false)
+	d.running["m/one TestRuns"].begun = time.Now().Add(-time.Minute)
+	for _, name := range []string{"TestLater", "TestLatest"} {
+		d.handle(event{Action: "run", Package: "m/one", Test: name})
+	}
+	d.progress()
+	if want := "  0s  m/one TestRuns 1m0s TestLater 0s and 1 more | m/two\n"; out.String() != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
 func TestProgressInATerminal(t *testing.T) {
 	d, out := played(t, true)
 	d.progress()
