@@ -238,6 +238,7 @@ func icecreamState(ctx context.Context, s *scene) (string, error) {
 			alive++
 		}
 	}
+	expect(alive == len(pods.Items), "%d pods are still going", len(pods.Items)-alive)
 	fmt.Fprintf(&b, "%d pods\n", alive)
 	return b.String(), errors.Join(errs...)
 }

@@ -31,7 +31,7 @@ import (
 //
 // Pods of app=kill are evicted by "kill", except for one that passes, one that is
 // spared by a label, one that a budget protects, and the bait. The bait fails, and
-// comes first in the order of names. In the end it is spared, too; a fault may
+// comes first: it is the oldest and has the first name. In the end it is spared, too; a fault may
 // let it begin unspared, so that it is about to be evicted when that changes.
 // Nobody replaces an evicted pod: its controller is a ConfigMap.
 const (
@@ -88,9 +88,9 @@ func setUpPolicies(ctx context.Context, s *scene) error {
 		}
 		return p
 	}
-	pods := []*corev1.Pod{kill("spared", false, keep), kill(bait, false, keep)}
+	pods := []*corev1.Pod{kill(bait, false, keep), kill("spared", false, keep)}
 	if s.fault.baited {
-		delete(pods[1].Labels, keep)
+		delete(pods[0].Labels, keep)
 	}
 	for _, name := range victims(s) {
 		pods = append(pods, kill(name, false))
