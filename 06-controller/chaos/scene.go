@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -28,7 +30,7 @@ const (
 	resync = 2 * time.Second
 	// patience is how long a case may take to converge. The longest wait that
 	// a server asks for in a case is a few seconds.
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 )
 
 // A subject is a controller with the scenario that is played to it.
@@ -218,6 +220,12 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 	r.evictions, wrong = judge(records, s.early)
 	for _, check := range s.checks {
 		wrong = append(wrong, check())
+	}
+	for _, w := range r.written {
+		// Its finalizer keeps a policy until the controller removes it, once.
+		if s.fault == undisturbedRun && w.Code == http.StatusNotFound && w.Group == v1alpha1.GroupName {
+			wrong = append(wrong, fmt.Errorf("undisturbed, the controller wrote to a policy that it had let go: %s", w))
+		}
 	}
 	switch {
 	case r.struck > 0, s.fault == undisturbedRun:
