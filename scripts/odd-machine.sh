@@ -17,13 +17,16 @@ skip() {
   exit 77
 }
 if [[ $(id -u) -ne 0 ]]; then skip "only root can make a user"; fi
-for tool in useradd userdel runuser zsh; do
+for tool in useradd userdel runuser unshare zsh; do
   command -v "$tool" >/dev/null || skip "$tool is not on PATH"
 done
 
-# A folder that the user can reach, on the disk of the caches where that is
-# possible: then the copies are links. Their files stay root's, so that the user
-# cannot change them; their folders are the user's, who can add and remove.
+# What is mounted below is mounted for this script and its children alone.
+if [[ ${1:-} != mounted ]]; then
+  unshare --mount true 2>/dev/null || skip "this root is not allowed to mount"
+  exec unshare --mount --propagation private "scripts/${0##*/}" mounted
+fi
+
 base=$(mktemp -d /var/tmp/odd-machine.XXXXXX)
 user=odd-${base##*.}
 user=${user,,}
@@ -43,9 +46,10 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# copy FROM TO: the files linked or copied, the folders the user's. A file that
-# somebody removes meanwhile is only built again.
-copy() {
+# link FROM TO: a copy without the bytes, where both are on one disk. The files
+# stay root's, so that the user cannot change them; the folders are the user's.
+# A file that somebody removes meanwhile is built again.
+link() {
   mkdir -p "$(dirname "$2")"
   if [[ $(stat -c %d "$1") == $(stat -c %d "$base") ]]; then cp -al "$1" "$2" || true; else cp -a "$1" "$2"; fi
   find "$2" -type d -exec chown "$user:" {} + -exec chmod u+w {} +
@@ -62,25 +66,38 @@ echo "setopt interactivecomments" >"$home/.zshrc"
 echo "module example.com/other" >"$parent/other/go.mod"
 printf 'go %s\n\nuse ./other\n' "$(sed -n 's/^go //p' go.mod)" >"$parent/go.work"
 git clone --quiet --no-hardlinks . "$clone"
-if [[ -d .workshop/bin ]]; then copy .workshop/bin "$clone/.workshop/bin"; fi
-if [[ -d .workshop/tools ]]; then copy .workshop/tools "$clone/.workshop/tools"; fi
+mkdir "$clone/.workshop"
+for folder in bin tools; do
+  if [[ -d .workshop/$folder ]]; then cp -a --reflink=auto ".workshop/$folder" "$clone/.workshop/"; fi
+done
 chmod -R go-rwx "$clone" # as umask 077 makes them
-chown "$user:" "$parent" "$parent"/* "$home" "$home"/.*rc "$tmp"
-find "$clone" -path "$clone/.workshop" -prune -o -exec chown "$user:" {} +
-chown "$user:" "$clone/.workshop" 2>/dev/null || true
-copy "$(go env GOMODCACHE)" "$caches/mod"
-copy "$(go env GOCACHE)" "$caches/build"
+chown -R "$user:" "$clone" "$parent" "$home" "$tmp"
+link "$(go env GOCACHE)" "$caches/build"
+modules=$(go env GOMODCACHE)
+link "$modules" "$caches/mod"
+# The modules keep their path, which is part of what the build cache goes by. A
+# folder above that the user must not enter, such as /root, is an empty one to them.
+private="" above=$modules
+while [[ $above != / ]]; do
+  if (((8#$(stat -c %a "$above") & 1) == 0)); then private=$above; fi
+  above=$(dirname "$above")
+done
+if [[ -n $private ]]; then
+  mount -t tmpfs -o mode=755 tmpfs "$private"
+  mkdir -p "$modules"
+fi
+mount --bind "$caches/mod" "$modules"
 
 # learner COMMAND...: as the user, in the clone, from a login shell
 # shellcheck disable=SC2016 # zsh expands it
 learner() {
-  printf '\n--- %s\n' "$*"
+  printf '\n--- %s (after %ds)\n' "$*" "$SECONDS"
   runuser --user "$user" -- env --ignore-environment \
     HOME="$home" USER="$user" LOGNAME="$user" SHELL="$(command -v zsh)" TERM=xterm PATH="$PATH" \
     TMPDIR="$tmp" TZ=Asia/Kathmandu LANG=tr_TR.UTF-8 CDPATH="$parent:/" \
     HTTPS_PROXY=http://127.0.0.1:9 HTTP_PROXY=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
     KUBECONFIG=/nowhere/kubeconfig KUBERNETES_SERVICE_HOST=192.0.2.1 KUBERNETES_SERVICE_PORT=443 \
-    GOMODCACHE="$caches/mod" GOCACHE="$caches/build" CLUSTER=kwok \
+    GOMODCACHE="$modules" GOCACHE="$caches/build" CLUSTER=kwok \
     zsh --login -c 'umask 077; cd "$0" && "$@"' "$clone" "$@"
 }
 
@@ -118,5 +135,5 @@ if left=$(pgrep -u "$user" -a); then
   printf 'odd machine: still running after make down:\n%s\n' "$left" >&2
   failed=1
 fi
-if [[ $failed -eq 0 ]]; then echo "odd machine: ok"; fi
+if [[ $failed -eq 0 ]]; then echo "odd machine: ok after ${SECONDS}s"; fi
 exit "$failed"
