@@ -37,7 +37,11 @@ finish() {
   local status=$?
   trap - EXIT INT TERM
   if id "$user" >/dev/null 2>&1; then
-    pkill -KILL -u "$user" || true # nobody else is this user
+    # Nobody else is this user, who cannot be removed while a process is left.
+    for _ in {1..100}; do
+      pkill -KILL -u "$user" || break
+      sleep 0.1
+    done
     userdel "$user" || status=1
   fi
   rm -rf "$base" || status=1
