@@ -268,6 +268,7 @@ func (r *rolloutTest) changesOfImage(since string, after map[string][]string) []
 }
 
 func TestRolloutGoesStageByStage(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, func(i int, d *appsv1.Deployment) {
 		*replicasOf(d) = int32(i % 3) // 1, 2, 0, 1
 		if i == 2 {
@@ -309,6 +310,7 @@ func replicasOf(d *appsv1.Deployment) *int32 {
 }
 
 func TestRolloutByAnnotation(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Annotations = map[string]string{"workshop.k8s-go.dev/stage": []string{"", "10", "2", "2"}[i]}
 	})
@@ -323,6 +325,7 @@ func TestRolloutByAnnotation(t *testing.T) {
 // The quota leaves room for the ReplicaSet of one stage. The controller then
 // says at once that it cannot make the next one.
 func TestRolloutRollsBack(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, nil)
 	r.quota("count/replicasets.apps", 5)
 	before, since := r.all()
@@ -342,6 +345,7 @@ func TestRolloutRollsBack(t *testing.T) {
 
 // Here the ReplicaSet can be made, but no pod: what remains is the deadline.
 func TestRolloutDeadline(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
 	r.quota("pods", 2)
 	before, _ := r.all()
@@ -373,6 +377,7 @@ func stuck(t *testing.T) (*rolloutTest, *testenv.Process, map[string]*appsv1.Dep
 }
 
 func TestRolloutResumes(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		signal   os.Signal
 		exitCode int
@@ -382,6 +387,7 @@ func TestRolloutResumes(t *testing.T) {
 		{os.Kill, -1, ""},
 	} {
 		t.Run(tc.signal.String(), func(t *testing.T) {
+			t.Parallel()
 			r, p, _ := stuck(t)
 			if err := p.Signal(tc.signal); err != nil {
 				t.Fatal(err)
@@ -423,6 +429,7 @@ func TestRolloutResumes(t *testing.T) {
 
 // What an earlier run has changed goes back as well when the later one fails.
 func TestRolloutResumedRollsBackAll(t *testing.T) {
+	t.Parallel()
 	r, p, before := stuck(t)
 	if err := p.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -433,6 +440,7 @@ func TestRolloutResumedRollsBackAll(t *testing.T) {
 }
 
 func TestRolloutUndo(t *testing.T) {
+	t.Parallel()
 	r, p, before := stuck(t)
 	if err := p.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -460,7 +468,9 @@ func TestRolloutUndo(t *testing.T) {
 
 // Somebody acts on a Deployment that the rollout waits for.
 func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
+	t.Parallel()
 	t.Run("image", func(t *testing.T) {
+		t.Parallel()
 		r, p, _ := stuck(t)
 		r.edit("web-2", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/theirs:9" })
 		if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "somebody else has set the image of web-2 to example.com/theirs:9") {
@@ -471,6 +481,7 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 		}
 	})
 	t.Run("delete", func(t *testing.T) {
+		t.Parallel()
 		r, p, before := stuck(t)
 		if err := r.Client.AppsV1().Deployments(r.Namespace).Delete(r.Context(), "web-2", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -484,6 +495,7 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 }
 
 func TestRolloutDryRun(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 })
 	r.Eventually(time.Minute, func(context.Context) error { // until the controllers have nothing more to write
 		ds, _ := r.all()
@@ -558,6 +570,7 @@ func (r *rolloutTest) struck(i *faultproxy.Injection) {
 
 // Somebody writes exactly between the tool's read and its write.
 func TestRolloutLosesNoUpdate(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 })
 	proxy := r.Proxy()
 	write := proxy.MustInject(faultproxy.Rule{Match: rolloutWrites, Fault: faultproxy.Stall})
@@ -587,6 +600,7 @@ func TestRolloutLosesNoUpdate(t *testing.T) {
 }
 
 func TestRolloutAmongOtherWriters(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, nil)
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
@@ -649,6 +663,7 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 
 // Ctrl-C while a write is on its way: the write is carried through.
 func TestRolloutInterruptedDuringWrite(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
 	proxy := r.Proxy()
 	write := proxy.MustInject(faultproxy.Rule{Match: rolloutWrites, Fault: faultproxy.Stall})
@@ -673,6 +688,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 
 // A watch that ends and a list that fails say nothing about the Deployments.
 func TestRolloutOutlivesLostConnections(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
 	proxy := r.Proxy()
 	cut := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Lose})
@@ -698,6 +714,7 @@ func TestRolloutOutlivesLostConnections(t *testing.T) {
 
 // The rights that the tool's documentation names are enough, and each is needed.
 func TestRolloutRights(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, verbs, want string
 		exitCode          int
@@ -710,6 +727,7 @@ func TestRolloutRights(t *testing.T) {
 		{"no watch", "get list patch", "cannot watch resource \"deployments\"", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			r := newRolloutTest(t, 2, nil)
 			r.edit("web-1", func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 1 }) // not available at once
 			before, _ := r.all()
@@ -761,6 +779,7 @@ func (r *rolloutTest) as(verbs string) string {
 }
 
 func TestRolloutBadInput(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, func(i int, d *appsv1.Deployment) {
 		if i == 2 {
 			side := d.Spec.Template.Spec.Containers[0]
@@ -858,6 +877,7 @@ func (r *rolloutTest) running(image string, n int) {
 
 // With real containers: pods that run the new image, and an image that is not there.
 func TestRolloutOfContainers(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Spec.ProgressDeadlineSeconds = new(int32(20))
 		if i == 1 {

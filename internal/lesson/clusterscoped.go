@@ -29,8 +29,8 @@ var clusterScoped = []schema.GroupVersionResource{
 
 // removeClusterScoped deletes the cluster-scoped objects that a run of the step
 // has left behind, and waits until they are gone.
-func removeClusterScoped(ctx context.Context, p cluster.Provider, s workspace.Step) error {
-	config, err := cluster.Config(p.Kubeconfig())
+func removeClusterScoped(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+	config, err := c.Config()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func tour(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return withCluster(ctx, ws, func(p cluster.Provider) error { return runLessons(ctx, ws, p, steps, false) })
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error { return runLessons(ctx, ws, c, steps, false) })
 }
 
 // step executes one step's README and leaves the cluster as the lesson leaves it.
@@ -43,14 +43,14 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, updat
 	if err := requireTools(ctx, ws); err != nil {
 		return err
 	}
-	p, err := chooseUp(ctx, ws)
+	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
 	}
-	return runLessons(ctx, ws, p, []workspace.Step{s}, update)
+	return runLessons(ctx, ws, c, []workspace.Step{s}, update)
 }
 
-func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider, steps []workspace.Step, update bool) error {
+func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, steps []workspace.Step, update bool) error {
 	type row struct {
 		name    string
 		summary readme.Summary
@@ -67,7 +67,7 @@ func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider,
 			continue
 		}
 		start := time.Now()
-		summary, err := lesson.Run(ctx, ws, p, s, os.Stdout, update)
+		summary, err := lesson.Run(ctx, ws, c, s, os.Stdout, update)
 		r := row{name: s.Name, summary: summary, took: time.Since(start), result: "ok"}
 		if err != nil {
 			failed = err
