@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # odd-machine.sh: a learner's first commands on a machine unlike CI's, with all of
 # its oddities at once: no root, spaces in paths, a proxy that is dead, umask 077,
-# zsh, a ~/.curlrc, a foreign language and time zone, a go.work in the folder
+# zsh, a ~/.curlrc, preferences of kubectl, a foreign language and time zone, a go.work in the folder
 # above, and variables that point elsewhere.
 #
 # It clones what is committed, lets a user of its own work there with copies of
@@ -67,6 +67,11 @@ fail
 proxy = http://127.0.0.1:9
 user-agent = odd" >"$home/.curlrc"
 echo "setopt interactivecomments" >"$home/.zshrc"
+mkdir "$home/.kube"
+echo "apiVersion: kubectl.config.k8s.io/v1beta1
+kind: Preference
+defaults:
+- {command: get, options: [{name: output, default: name}]}" >"$home/.kube/kuberc"
 echo "module example.com/other" >"$parent/other/go.mod"
 printf 'go %s\n\nuse ./other\n' "$(sed -n 's/^go //p' go.mod)" >"$parent/go.work"
 git clone --quiet --no-hardlinks . "$clone"

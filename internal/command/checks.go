@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/doctor"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -18,6 +19,9 @@ import (
 // test runs the unit tests and every step's e2e tests, or those of one step,
 // on one cluster.
 func test(ctx context.Context, ws workspace.Workspace, args []string) error {
+	if err := doctor.RequireTools(ctx, ws); err != nil { // before anything is built
+		return err
+	}
 	packages := []string{"./..."}
 	if len(args) > 0 {
 		s, err := ws.Step(strings.Join(args, " "))

@@ -102,6 +102,19 @@ func TestToolThatFails(t *testing.T) {
 	}
 }
 
+func TestClusterIsTheOneAskedFor(t *testing.T) {
+	ws := clone(t, "1.26.0")
+	t.Setenv("CLUSTER", "existing")
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	if f := clusterKind(context.Background(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
+		t.Errorf("with CLUSTER=existing: %+v", f)
+	}
+	t.Setenv("CLUSTER", "nope")
+	if f := clusterKind(context.Background(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
+		t.Errorf("with a CLUSTER that there is not: %+v", f)
+	}
+}
+
 func TestReport(t *testing.T) {
 	var out bytes.Buffer
 	if err := Report(&out, []Finding{{Check: "a", Detail: "fine"}, {Check: "b", Detail: "hm", Fix: "could be better"}}); err != nil {
