@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # odd-machine.sh: a learner's first commands on a machine unlike CI's, with all of
 # its oddities at once: no root, spaces in paths, a proxy that is dead, umask 077,
-# zsh, a ~/.curlrc, preferences of kubectl, a foreign language and time zone, a go.work in the folder
-# above, and variables that point elsewhere.
+# zsh, a ~/.curlrc, kubectl's preferences in ~/.kube, a foreign language and time
+# zone, a go.work in the folder above, and variables that point elsewhere.
 #
 # It clones what is committed, lets a user of its own work there with copies of
 # Go's caches, and fails if a command fails or leaves anything outside of the
@@ -32,17 +32,21 @@ user=odd-${base##*.}
 user=${user,,}
 home=$base/home parent="$base/a parent" tmp="$base/a tmp" clone="$base/a parent/k8s workshop" caches=$base/caches
 
+# running lists the user's processes, without those that only wait to be collected.
+running() { ps -u "$user" -o stat=,pid=,args= | grep -v '^Z' || true; }
+
 # shellcheck disable=SC2317,SC2329 # called by trap
 finish() {
   local status=$?
   trap - EXIT INT TERM
   if id "$user" >/dev/null 2>&1; then
-    # Nobody else is this user, who cannot be removed while a process is left.
+    # Nobody else is this user. One process may start another meanwhile.
     for _ in {1..100}; do
-      pkill -KILL -u "$user" || break
+      [[ -n $(running) ]] || break
+      pkill -KILL -u "$user" || true
       sleep 0.1
     done
-    userdel "$user" || status=1
+    userdel --force "$user" 2>/dev/null || status=1
   fi
   rm -rf "$base" || status=1
   exit "$status"
@@ -140,7 +144,8 @@ if left=$(git -c safe.directory='*' -C "$clone" status --porcelain --ignored | g
   printf 'odd machine: changed in the clone:\n%s\n' "$left" >&2
   failed=1
 fi
-if left=$(pgrep -u "$user" -a); then
+left=$(running)
+if [[ -n $left ]]; then
   printf 'odd machine: still running after make down:\n%s\n' "$left" >&2
   failed=1
 fi
