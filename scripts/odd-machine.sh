@@ -33,6 +33,7 @@ user=${user,,}
 home=$base/home parent="$base/a parent" tmp="$base/a tmp" clone="$base/a parent/k8s workshop" caches=$base/caches
 
 # running lists the user's processes, without those that only wait to be collected.
+# shellcheck disable=SC2009 # pgrep does not tell them apart everywhere
 running() { ps -u "$user" -o stat=,pid=,args= | grep -v '^Z' || true; }
 
 # shellcheck disable=SC2317,SC2329 # called by trap

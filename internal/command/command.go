@@ -32,6 +32,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"node-image": nodeImage,
 	"test":       test,
 	"test-unit":  testUnit,
+	"bench":      bench,
 	"lint":       lint,
 	"verify":     verify,
 }

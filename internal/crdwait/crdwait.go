@@ -19,17 +19,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"github.com/k8s-go/workshop/internal/poll"
 )
 
 // timeout is how long a context without a deadline is waited for.
 const timeout = 30 * time.Second
 
-// poll is short: a definition is usable after a fraction of a second.
-const poll = 50 * time.Millisecond
+// every is short: a definition is usable after a fraction of a second.
+const every = 50 * time.Millisecond
 
 // Established waits until every served version of the named definitions can be
 // used: the condition Established is true, discovery lists the resource in both
@@ -117,19 +118,8 @@ func until(ctx context.Context, names []string, ready func(ctx context.Context, 
 		defer cancel()
 	}
 	for _, name := range names {
-		var last error
-		err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
-			if err := ready(ctx, name); err != nil {
-				// What the end of ctx did to a request says less than the answer before.
-				if ctx.Err() == nil || last == nil {
-					last = err
-				}
-				return false, nil
-			}
-			return true, nil
-		})
-		if err != nil {
-			return fmt.Errorf("waiting for CustomResourceDefinition %s: %w (%w)", name, last, err)
+		if err := poll.Until(ctx, every, 0, func(ctx context.Context) error { return ready(ctx, name) }); err != nil {
+			return fmt.Errorf("waiting for CustomResourceDefinition %s: %w", name, err)
 		}
 	}
 	return nil
