@@ -2,6 +2,7 @@
 #
 #   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
 #   K8S_VERSION=1.35             which Kubernetes kind runs
+#   AUDIT_POLICY=file            an audit policy, if the kind cluster is to keep an audit log
 #   N=1                          which step
 
 SHELL := bash
