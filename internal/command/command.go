@@ -62,11 +62,11 @@ func choose(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, erro
 // chooseUp returns that cluster when it is up. It says first what this machine
 // lacks, before the cluster or a lesson stumbles over it.
 func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
-	if err := doctor.RequireTools(ctx, ws); err != nil {
-		return nil, err
-	}
 	c, err := choose(ctx, ws)
 	if err != nil {
+		return nil, err
+	}
+	if err := doctor.RequireTools(ctx, ws); err != nil {
 		return nil, err
 	}
 	return c, c.Up(ctx, os.Stdout)
