@@ -361,12 +361,10 @@ func TestSourcedInOneShell(t *testing.T) {
 				t.Skipf("%s is not installed", tc.shell[0])
 			}
 			// The caller's own trap stays too, in bash; zsh has none that can be read.
-			// Short, because a socket's path has at most 107 bytes.
-			tmp, err := os.MkdirTemp("", "a b")
-			if err != nil {
+			tmp := filepath.Join(t.TempDir(), "with a space")
+			if err := os.Mkdir(tmp, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 			script := `trap 'echo the trap of before' EXIT
 before=$PATH
 source ` + strings.Join(tc.files, " && source ") + ` || exit
