@@ -23,8 +23,12 @@ import (
 // somebody else's until that one goes, one is deleted, and one is deleted and made
 // again under its name.
 var icecream = &subject{name: "icecream", watches: 3, setup: setUpIcecreams, people: changeIcecreams, state: icecreamState,
-	left: func(ctx context.Context, s *scene) (int, error) {
-		list, err := s.objects.IcecreamV1alpha1().Icecreams(s.ns).List(ctx, metav1.ListOptions{})
+	clear: func(ctx context.Context, s *scene) (int, error) {
+		client := s.objects.IcecreamV1alpha1().Icecreams(s.ns)
+		if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			return 0, err
+		}
+		list, err := client.List(ctx, metav1.ListOptions{})
 		return len(list.Items), err
 	}}
 

@@ -56,7 +56,11 @@ func openLab(ctx context.Context) (*lab, error) {
 	if err := l.buildJumping(ctx); err != nil {
 		return l, err
 	}
-	if l.cluster, err = cluster.NewKwok(l.ws, "chaos", cluster.KwokOptions{AuditPolicy: auditPolicy}); err != nil {
+	if l.cluster, err = cluster.NewKwok(l.ws, "chaos", cluster.KwokOptions{
+		AuditPolicy: auditPolicy,
+		// So many scenes at once are more than its clients would allow themselves.
+		ExtraArgs: map[string][]string{"kube-controller-manager": {"kube-api-qps=500", "kube-api-burst=1000"}},
+	}); err != nil {
 		return l, err
 	}
 	// Nothing of an interrupted run is used: its audit log is not ours.

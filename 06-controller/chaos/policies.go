@@ -45,8 +45,12 @@ const (
 )
 
 var healthCheckPolicy = &subject{name: "healthcheckpolicy", watches: 2, setup: setUpPolicies, people: changePolicies, state: policyState,
-	left: func(ctx context.Context, s *scene) (int, error) {
-		list, err := s.objects.PolicyV1alpha1().HealthCheckPolicies(s.ns).List(ctx, metav1.ListOptions{})
+	clear: func(ctx context.Context, s *scene) (int, error) {
+		client := s.objects.PolicyV1alpha1().HealthCheckPolicies(s.ns)
+		if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			return 0, err
+		}
+		list, err := client.List(ctx, metav1.ListOptions{})
 		return len(list.Items), err
 	}}
 

@@ -45,8 +45,8 @@ type subject struct {
 	// CONTROLLERS of this step promise for the end of the scenario. It leaves out
 	// times, UIDs, resourceVersions and the names of pods that were replaced.
 	state func(ctx context.Context, s *scene) (string, error)
-	// left counts the controller's own objects, for the end of the namespace.
-	left func(ctx context.Context, s *scene) (int, error)
+	// clear deletes the controller's objects and returns how many are left.
+	clear func(ctx context.Context, s *scene) (int, error)
 }
 
 // A scene is one case: a subject, a fault and a namespace.
@@ -134,7 +134,7 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 	if err := os.Mkdir(s.dir, 0o755); err != nil {
 		return err
 	}
-	defer func() { // the namespace goes with everything in it, while the controller still works
+	defer func() {
 		if err == nil {
 			err = s.end(ctx)
 		}
@@ -272,20 +272,17 @@ func (s *scene) stays(ctx context.Context, r *result) error {
 	return nil
 }
 
-// end deletes the namespace and stops the controller, which has to let it go.
+// end deletes the objects, which the controller has to let go, and stops it.
 func (s *scene) end(ctx context.Context) error {
 	s.proxy.Clear()
-	if err := s.client.CoreV1().Namespaces().Delete(ctx, s.ns, metav1.DeleteOptions{}); err != nil {
-		return fmt.Errorf("deleting the namespace: %w", err)
-	}
 	if err := poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
-		n, err := s.subject.left(ctx, s)
+		n, err := s.subject.clear(ctx, s)
 		if err == nil && n > 0 {
-			err = fmt.Errorf("%d objects of the controller are left in the namespace", n)
+			err = fmt.Errorf("%d are left", n)
 		}
 		return err
 	}); err != nil {
-		return fmt.Errorf("deleting the namespace: %w", err)
+		return fmt.Errorf("deleting the controller's objects: %w", err)
 	}
 	s.mu.Lock()
 	p := s.process
@@ -301,7 +298,8 @@ func (s *scene) end(ctx context.Context) error {
 	if code := p.ExitCode(); code != 0 {
 		return fmt.Errorf("the controller ended with exit code %d after a SIGTERM", code)
 	}
-	return nil
+	// Nobody waits until the namespace is gone: the cluster goes at the end.
+	return s.client.CoreV1().Namespaces().Delete(ctx, s.ns, metav1.DeleteOptions{})
 }
 
 // requests are those that have come through the proxy.
