@@ -8,6 +8,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 WORKSHOP := .workshop/workshop
 
+# What a person has set for other work must not reach this: a go.work in a folder
+# above, flags for go, where cd goes, what bash reads. See internal/workspace/environ.go.
+export GOWORK := off
+export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
+unexport CDPATH BASH_ENV ENV GOOS GOARCH
+
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
 ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   ifneq ($(word 2,$(MAKECMDGOALS)),)

@@ -5,10 +5,10 @@
 set -euo pipefail
 source "$(dirname "$0")/connect.sh"
 
-writers=${1:-8} rounds=${2:-25}
+writers=${1:-4} rounds=${2:-10}
 counter=/api/v1/namespaces/$NAMESPACE/configmaps/counter
 
-api "${counter%/counter}" --fail-with-body --json '{"metadata": {"name": "counter", "annotations": {"count": "0"}}}' >/dev/null
+recreate "${counter%/counter}" counter '{"metadata": {"name": "counter", "annotations": {"count": "0"}}}'
 
 add_one() { # prints the HTTP code
   api "$counter" |
@@ -17,7 +17,7 @@ add_one() { # prints the HTTP code
 }
 
 writer() {
-  local round code wait
+  local round code wait pause
   for ((round = 1; round <= rounds; round++)); do
     for ((wait = 1; ; wait = wait < 4 ? 2 * wait : wait)); do
       code=$(add_one)
@@ -27,7 +27,8 @@ writer() {
       *) echo "counter.sh: HTTP $code" >&2; return 1 ;;
       esac
       # Back off for a random time, or the same writers collide again.
-      sleep "$(printf '0.%03d' $((RANDOM % (200 * wait))))"
+      printf -v pause '0.%03d' $((RANDOM % (200 * wait)))
+      sleep "$pause"
     done
   done
 }

@@ -13,12 +13,12 @@ status() { jq -r '"\(.code) \(.reason): \(.message)"'; }
 without_credentials() {
   local path=$1
   shift
-  curl --config "$PKI/curl-without-credentials" "$@" "$SERVER$path"
+  curl -q --config "$PKI/curl-without-credentials" "$@" "$SERVER$path"
 }
 
 api "$configmaps/missing" | status
 
-api "$configmaps" --fail-with-body --json '{"metadata": {"name": "errors"}}' >/dev/null
+recreate "$configmaps" errors '{"metadata": {"name": "errors"}}'
 api "$configmaps" --json '{"metadata": {"name": "errors"}}' | status
 
 api "$configmaps/errors" | jq '.metadata.resourceVersion = "1"' |
@@ -29,13 +29,10 @@ api "$configmaps" --json '{"metadata": {"name": "Not_A_Name"}}' | status
 api "$configmaps" --json 'not json' | status
 
 # A service account without any role, and a token for it.
-api "/api/v1/namespaces/$NAMESPACE/serviceaccounts" --fail-with-body --json '{"metadata": {"name": "nobody"}}' >/dev/null
-(
-  umask 077
-  api "/api/v1/namespaces/$NAMESPACE/serviceaccounts/nobody/token" --fail-with-body \
-    --json '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}' |
-    jq -r '"Authorization: Bearer \(.status.token)"' >"$PKI/nobody"
-)
+recreate "/api/v1/namespaces/$NAMESPACE/serviceaccounts" nobody '{"metadata": {"name": "nobody"}}'
+api "/api/v1/namespaces/$NAMESPACE/serviceaccounts/nobody/token" --fail-with-body \
+  --json '{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}' |
+  jq -r '"Authorization: Bearer \(.status.token)"' >"$PKI/nobody"
 without_credentials "$configmaps" --header "@$PKI/nobody" | status
 
 without_credentials "$configmaps" --header "Authorization: Bearer wrong" | status

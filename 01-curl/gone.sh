@@ -6,18 +6,27 @@
 set -euo pipefail
 source "$(dirname "$0")/connect.sh"
 
-group=curl.k8s-go.openshift.org
+group=$NAMESPACE.k8s-go.openshift.org
 definitions=/apis/apiextensions.k8s.io/v1/customresourcedefinitions
 notes=/apis/$group/v1/namespaces/$NAMESPACE/notes
 
-trap 'api "$definitions/notes.$group" --request DELETE >/dev/null; rm -rf "$PKI"' EXIT
-api "$definitions" --fail-with-body --json @- >/dev/null <<JSON
+remove() { # ten seconds at most; it takes less than one
+  api "$definitions/notes.$group" --request DELETE --output /dev/null
+  for _ in {1..100}; do
+    api "$definitions/notes.$group" --fail --output /dev/null 2>/dev/null || return 0
+    sleep 0.1
+  done
+}
+
+remove # what a run that was killed has left
+at_exit remove
+api "$definitions" --fail-with-body --output /dev/null --json @- <<JSON
 {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
- "metadata": {"name": "notes.$group"},
+ "metadata": {"name": "notes.$group", "labels": {"workshop.k8s-go.dev/step": "01"}},
  "spec": {"group": "$group", "scope": "Namespaced", "names": {"plural": "notes", "kind": "Note"},
   "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}}
 JSON
-for _ in {1..100}; do # ten seconds; it takes less than one
+for _ in {1..100}; do # as long, until the server knows the path
   api "$notes" --fail --output "$PKI/list" 2>/dev/null && break
   sleep 0.1
 done

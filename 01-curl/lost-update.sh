@@ -6,7 +6,7 @@ source "$(dirname "$0")/connect.sh"
 
 board=/api/v1/namespaces/$NAMESPACE/configmaps/board
 
-api "${board%/board}" --fail-with-body --json '{"metadata": {"name": "board"}, "data": {"start": "yes"}}' >/dev/null
+recreate "${board%/board}" board '{"metadata": {"name": "board"}, "data": {"start": "yes"}}'
 
 # Both read the same state ...
 anna=$(api "$board" --fail-with-body)

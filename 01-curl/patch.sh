@@ -13,13 +13,12 @@ patch() {
     jq -r --arg what "$2" '"\($what): " + ([.spec.template.spec.containers[] | "\(.name)=\(.image)"] | join(" "))'
 }
 
-api "$deployments" --fail-with-body --json @- >/dev/null <<'JSON'
-{"metadata": {"name": "patched"}, "spec": {"replicas": 0,
+# No replicas, so that nobody looks for these images.
+recreate "$deployments" patched '{"metadata": {"name": "patched"}, "spec": {"replicas": 0,
   "selector": {"matchLabels": {"app": "patched"}},
   "template": {"metadata": {"labels": {"app": "patched"}}, "spec": {"containers": [
     {"name": "web", "image": "example/web:1"},
-    {"name": "log", "image": "example/log:1"}]}}}}
-JSON
+    {"name": "log", "image": "example/log:1"}]}}}}'
 
 # JSON Patch (RFC 6902): operations on paths. A list item has only its index, so
 # the test operation makes sure that the index still means what it meant.

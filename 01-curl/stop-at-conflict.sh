@@ -7,7 +7,7 @@ source "$(dirname "$0")/connect.sh"
 
 race=/api/v1/namespaces/$NAMESPACE/configmaps/race
 
-api "${race%/race}" --fail-with-body --json '{"metadata": {"name": "race"}, "data": {}}' >/dev/null
+recreate "${race%/race}" race '{"metadata": {"name": "race"}, "data": {}}'
 
 writer() { # writer NAME
   local round answer

@@ -10,12 +10,10 @@ merge() { # merge PATH BODY
   api "$1" --fail-with-body --request PATCH --header "Content-Type: application/merge-patch+json" --data "$2"
 }
 
-api "$deployments" --fail-with-body --json @- >/dev/null <<'JSON'
-{"metadata": {"name": "scaled"}, "spec": {"replicas": 0,
+recreate "$deployments" scaled '{"metadata": {"name": "scaled"}, "spec": {"replicas": 0,
   "selector": {"matchLabels": {"app": "scaled"}},
   "template": {"metadata": {"labels": {"app": "scaled"}}, "spec": {"containers": [
-    {"name": "web", "image": "example/web:1", "imagePullPolicy": "Never"}]}}}}
-JSON
+    {"name": "web", "image": "workshop/pause:1", "imagePullPolicy": "Never"}]}}}}'
 
 # Scale is the same small kind for everything that has replicas.
 merge "$deployments/scaled/scale" '{"spec": {"replicas": 2}}' |

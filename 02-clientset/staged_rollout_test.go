@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +29,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -270,6 +268,7 @@ func (r *rolloutTest) changesOfImage(since string, after map[string][]string) []
 }
 
 func TestRolloutGoesStageByStage(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, func(i int, d *appsv1.Deployment) {
 		*replicasOf(d) = int32(i % 3) // 1, 2, 0, 1
 		if i == 2 {
@@ -311,6 +310,7 @@ func replicasOf(d *appsv1.Deployment) *int32 {
 }
 
 func TestRolloutByAnnotation(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Annotations = map[string]string{"workshop.k8s-go.dev/stage": []string{"", "10", "2", "2"}[i]}
 	})
@@ -325,6 +325,7 @@ func TestRolloutByAnnotation(t *testing.T) {
 // The quota leaves room for the ReplicaSet of one stage. The controller then
 // says at once that it cannot make the next one.
 func TestRolloutRollsBack(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, nil)
 	r.quota("count/replicasets.apps", 5)
 	before, since := r.all()
@@ -344,6 +345,7 @@ func TestRolloutRollsBack(t *testing.T) {
 
 // Here the ReplicaSet can be made, but no pod: what remains is the deadline.
 func TestRolloutDeadline(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
 	r.quota("pods", 2)
 	before, _ := r.all()
@@ -375,6 +377,7 @@ func stuck(t *testing.T) (*rolloutTest, *testenv.Process, map[string]*appsv1.Dep
 }
 
 func TestRolloutResumes(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		signal   os.Signal
 		exitCode int
@@ -384,6 +387,7 @@ func TestRolloutResumes(t *testing.T) {
 		{os.Kill, -1, ""},
 	} {
 		t.Run(tc.signal.String(), func(t *testing.T) {
+			t.Parallel()
 			r, p, _ := stuck(t)
 			if err := p.Signal(tc.signal); err != nil {
 				t.Fatal(err)
@@ -425,6 +429,7 @@ func TestRolloutResumes(t *testing.T) {
 
 // What an earlier run has changed goes back as well when the later one fails.
 func TestRolloutResumedRollsBackAll(t *testing.T) {
+	t.Parallel()
 	r, p, before := stuck(t)
 	if err := p.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -435,6 +440,7 @@ func TestRolloutResumedRollsBackAll(t *testing.T) {
 }
 
 func TestRolloutUndo(t *testing.T) {
+	t.Parallel()
 	r, p, before := stuck(t)
 	if err := p.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -462,7 +468,9 @@ func TestRolloutUndo(t *testing.T) {
 
 // Somebody acts on a Deployment that the rollout waits for.
 func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
+	t.Parallel()
 	t.Run("image", func(t *testing.T) {
+		t.Parallel()
 		r, p, _ := stuck(t)
 		r.edit("web-2", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/theirs:9" })
 		if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "somebody else has set the image of web-2 to example.com/theirs:9") {
@@ -473,6 +481,7 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 		}
 	})
 	t.Run("delete", func(t *testing.T) {
+		t.Parallel()
 		r, p, before := stuck(t)
 		if err := r.Client.AppsV1().Deployments(r.Namespace).Delete(r.Context(), "web-2", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -486,6 +495,7 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 }
 
 func TestRolloutDryRun(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 })
 	r.Eventually(time.Minute, func(context.Context) error { // until the controllers have nothing more to write
 		ds, _ := r.all()
@@ -531,29 +541,6 @@ func TestRolloutDryRun(t *testing.T) {
 	}
 }
 
-// through returns a kubeconfig whose server forwards to the cluster. The hook
-// sees each request that really writes, lists or watches; it answers and
-// returns true, or returns false.
-func (r *rolloutTest) through(hook func(w http.ResponseWriter, req *http.Request) bool) string {
-	r.t.Helper()
-	target, _, err := rest.DefaultServerUrlFor(r.Config)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	transport, err := rest.TransportFor(r.Config)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Query().Get("dryRun") != "" || !hook(w, req) {
-			proxy.ServeHTTP(w, req)
-		}
-	}))
-	r.t.Cleanup(server.Close)
-	return rolloutKubeconfig(r.t, &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.AuthInfo{})
-}
-
 func rolloutKubeconfig(t *testing.T, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -567,21 +554,37 @@ func rolloutKubeconfig(t *testing.T, cluster *clientcmdapi.Cluster, user *client
 	return path
 }
 
+// rolloutWrites are the writes of the tool, without its rehearsals.
+var rolloutWrites = faultproxy.Match{Verb: "patch", Resource: "deployments", If: faultproxy.Request.Write}
+
+// struck waits until a fault has happened.
+func (r *rolloutTest) struck(i *faultproxy.Injection) {
+	r.t.Helper()
+	r.Eventually(time.Minute, func(context.Context) error {
+		if i.Struck() == 0 {
+			return errors.New("the request has not come")
+		}
+		return nil
+	})
+}
+
 // Somebody writes exactly between the tool's read and its write.
 func TestRolloutLosesNoUpdate(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, func(_ int, d *appsv1.Deployment) { *replicasOf(d) = 0 })
-	var patches atomic.Int32
-	kubeconfig := r.through(func(_ http.ResponseWriter, req *http.Request) bool {
-		if req.Method == http.MethodPatch && patches.Add(1) == 1 {
-			r.edit("web-1", func(d *appsv1.Deployment) {
-				*d.Spec.Replicas = 1
-				d.Spec.Template.Spec.Containers[0].Image = "example.com/hotfix:1"
-			})
-			r.quota("count/replicasets.apps", 1) // and the rollout will have to go back
-		}
-		return false
+	proxy := r.Proxy()
+	write := proxy.MustInject(faultproxy.Rule{Match: rolloutWrites, Fault: faultproxy.Stall})
+	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "100%"))
+	r.struck(write)
+	r.edit("web-1", func(d *appsv1.Deployment) {
+		*d.Spec.Replicas = 1
+		d.Spec.Template.Spec.Containers[0].Image = "example.com/hotfix:1"
 	})
-	r.run(1, "are back", "-kubeconfig", kubeconfig, "-image", rolloutNew, "-stages", "100%")
+	r.quota("count/replicasets.apps", 1) // and the rollout will have to go back
+	write.Remove()
+	if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "are back") {
+		t.Fatalf("exit code %d, want 1 and %q\n%s%s", result.ExitCode, "are back", result.Stdout, result.Stderr)
+	}
 	d := r.get("web-1")
 	if *d.Spec.Replicas != 1 {
 		t.Errorf("%d replicas: who scaled the Deployment meanwhile has lost that", *d.Spec.Replicas)
@@ -591,12 +594,13 @@ func TestRolloutLosesNoUpdate(t *testing.T) {
 		t.Errorf("back at %s, want what was there when the rollout wrote", image(d))
 	}
 	// The controller writes too, so there may be more conflicts than the provoked one.
-	if n := patches.Load(); n < 5 {
+	if n := proxy.Count(rolloutWrites); n < 5 {
 		t.Errorf("%d patches, want at least 5: one conflict, two there, two back", n)
 	}
 }
 
 func TestRolloutAmongOtherWriters(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 4, nil)
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
@@ -659,24 +663,12 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 
 // Ctrl-C while a write is on its way: the write is carried through.
 func TestRolloutInterruptedDuringWrite(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
-	arrived, released := make(chan struct{}), make(chan struct{})
-	release := sync.OnceFunc(func() { close(released) })
-	var patches atomic.Int32
-	kubeconfig := r.through(func(_ http.ResponseWriter, req *http.Request) bool {
-		if req.Method == http.MethodPatch && patches.Add(1) == 1 {
-			close(arrived)
-			<-released
-		}
-		return false
-	})
-	t.Cleanup(release) // a held request would keep the proxy from closing
-	p := r.Start(r.command("-kubeconfig", kubeconfig, "-image", rolloutNew, "-stages", "100%"))
-	select {
-	case <-arrived:
-	case <-p.Done():
-		t.Fatal("it ended without a write")
-	}
+	proxy := r.Proxy()
+	write := proxy.MustInject(faultproxy.Rule{Match: rolloutWrites, Fault: faultproxy.Stall})
+	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "100%"))
+	r.struck(write)
 	err := p.Signal(os.Interrupt)
 	r.Eventually(10*time.Second, func(context.Context) error {
 		if !strings.Contains(p.Stderr(), "stopping after the current write") {
@@ -684,7 +676,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 		}
 		return nil
 	})
-	release()
+	write.Remove()
 	if result := p.Wait(); err != nil || result.ExitCode != 130 || !strings.Contains(result.Stderr, "1 of 2 Deployments have the new image") {
 		t.Errorf("%v, exit code %d\n%s", err, result.ExitCode, result.Stderr)
 	}
@@ -696,29 +688,18 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 
 // A watch that ends and a list that fails say nothing about the Deployments.
 func TestRolloutOutlivesLostConnections(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, nil)
-	var watches, lists atomic.Int32
-	kubeconfig := r.through(func(w http.ResponseWriter, req *http.Request) bool {
-		switch {
-		case req.URL.Query().Get("watch") != "":
-			n := watches.Add(1)
-			if n == 1 {
-				panic(http.ErrAbortHandler) // the connection is cut
-			}
-			return n == 2 // an answer without events, then the end
-		case req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/deployments"):
-			if lists.Add(1) == 3 {
-				w.WriteHeader(http.StatusServiceUnavailable)
-				return true
-			}
-		}
-		return false
-	})
+	proxy := r.Proxy()
+	cut := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Lose})
+	end := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.End, After: 1})
+	unavailable := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "deployments"},
+		Fault: faultproxy.Answer, Code: http.StatusServiceUnavailable, After: 2})
 	r.edit("web-1", never) // so that there is something to watch for
-	p := r.Start(r.command("-kubeconfig", kubeconfig, "-image", rolloutNew, "-stages", "1,2"))
+	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "1,2"))
 	r.Eventually(time.Minute, func(context.Context) error {
-		if watches.Load() < 3 {
-			return fmt.Errorf("%d watches", watches.Load())
+		if n := proxy.Open(faultproxy.Watches); n != 1 || cut.Struck()+end.Struck()+unavailable.Struck() != 3 {
+			return fmt.Errorf("%d watches open; %d cut, %d ended, %d lists answered 503", n, cut.Struck(), end.Struck(), unavailable.Struck())
 		}
 		return nil
 	})
@@ -733,6 +714,7 @@ func TestRolloutOutlivesLostConnections(t *testing.T) {
 
 // The rights that the tool's documentation names are enough, and each is needed.
 func TestRolloutRights(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, verbs, want string
 		exitCode          int
@@ -745,6 +727,7 @@ func TestRolloutRights(t *testing.T) {
 		{"no watch", "get list patch", "cannot watch resource \"deployments\"", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			r := newRolloutTest(t, 2, nil)
 			r.edit("web-1", func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 1 }) // not available at once
 			before, _ := r.all()
@@ -796,6 +779,7 @@ func (r *rolloutTest) as(verbs string) string {
 }
 
 func TestRolloutBadInput(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 2, func(i int, d *appsv1.Deployment) {
 		if i == 2 {
 			side := d.Spec.Template.Spec.Containers[0]
@@ -893,6 +877,7 @@ func (r *rolloutTest) running(image string, n int) {
 
 // With real containers: pods that run the new image, and an image that is not there.
 func TestRolloutOfContainers(t *testing.T) {
+	t.Parallel()
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
 		d.Spec.ProgressDeadlineSeconds = new(int32(20))
 		if i == 1 {

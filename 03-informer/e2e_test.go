@@ -28,37 +28,6 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestREADME(t *testing.T) { testenv.README(t) }
 
-// proxy puts a fault proxy in front of the cluster, and returns a kubeconfig for it.
-func proxy(t *testing.T, e *testenv.Env) (*faultproxy.Proxy, string) {
-	t.Helper()
-	p, err := faultproxy.Start(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, r := range p.Requests(faultproxy.Requests{}) {
-				t.Logf("%s %s: %s", r.Started.Format("05.000"), r.UserAgent, r)
-			}
-		}
-		p.Close()
-	})
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := p.WriteKubeconfig(kubeconfig, e.Namespace, ""); err != nil {
-		t.Fatal(err)
-	}
-	return p, kubeconfig
-}
-
-func inject(t *testing.T, p *faultproxy.Proxy, rule faultproxy.Rule) *faultproxy.Injection {
-	t.Helper()
-	i, err := p.Inject(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return i
-}
-
 // set creates or changes a ConfigMap so that it has v.
 func set(t *testing.T, e *testenv.Env, name, v string) {
 	t.Helper()
@@ -124,9 +93,9 @@ func equal(t *testing.T, want, got string) {
 }
 
 // reads are the requests by which a program learns what there is, in order.
-func reads(p *faultproxy.Proxy, resource string) []string {
+func reads(p *testenv.Proxy, resource string) []string {
 	var verbs []string
-	for _, r := range p.Requests(faultproxy.Requests{Resource: resource}) {
+	for _, r := range p.Requests(faultproxy.Match{Resource: resource}) {
 		if r.Verb == "list" || strings.HasPrefix(r.Verb, "watch") {
 			verbs = append(verbs, r.Verb)
 		}
@@ -136,9 +105,9 @@ func reads(p *faultproxy.Proxy, resource string) []string {
 
 func TestTwoHandlersOneWatch(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	set(t, e, "a", "1")
-	r := start(t, e, "shared-informer", kubeconfig)
+	r := start(t, e, "shared-informer", p.Kubeconfig)
 	prints(t, e, r, "watching\n")
 	set(t, e, "a", "2")
 	set(t, e, "b", "1")
@@ -164,9 +133,9 @@ func sortFirst(output string) string {
 
 func TestListerIsBehind(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
-	hold := inject(t, p, faultproxy.Rule{Requests: faultproxy.Watches, Event: "MODIFIED", Object: "counter", Fault: faultproxy.Hold})
-	r := start(t, e, "lister", kubeconfig)
+	p := e.Proxy()
+	hold := p.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Event: "MODIFIED", Object: "counter", Fault: faultproxy.Hold})
+	r := start(t, e, "lister", p.Kubeconfig)
 	prints(t, e, r, "  server: v=1\n")
 	if n := hold.Struck(); n != 1 {
 		t.Fatalf("%d events held", n)
@@ -180,7 +149,7 @@ func TestListerIsBehind(t *testing.T) {
 		t.Errorf("first line %q", first)
 	}
 	equal(t, "written: v=1\n  cache: v=0\n  server: v=1\nthe event has arrived\n  cache: v=1\n", rest)
-	gets := p.Count(faultproxy.Requests{Verb: "get", Resource: "configmaps"})
+	gets := p.Count(faultproxy.Match{Verb: "get", Resource: "configmaps"})
 	if gets != 1 || len(reads(p, "configmaps")) != 1 {
 		t.Errorf("%d gets, %v: reading the cache must not cost a request", gets, reads(p, "configmaps"))
 	}
@@ -188,17 +157,17 @@ func TestListerIsBehind(t *testing.T) {
 
 func TestReadOnlyCache(t *testing.T) {
 	e := testenv.New(t)
-	_, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	const detector = "KUBE_CACHE_MUTATION_DETECTOR=true"
 	const corrupted = "I have:          me\nothers read:     me\nthe server has:  nobody\n"
 	const clean = "I have:          me\nothers read:     nobody\nthe server has:  nobody\n"
-	equal(t, corrupted, run(t, e, "read-only-cache", kubeconfig, nil, 0).Stdout)
-	equal(t, clean, run(t, e, "read-only-cache", kubeconfig, nil, 0, "-copy").Stdout)
-	caught := run(t, e, "read-only-cache", kubeconfig, []string{detector}, 2)
+	equal(t, corrupted, run(t, e, "read-only-cache", p.Kubeconfig, nil, 0).Stdout)
+	equal(t, clean, run(t, e, "read-only-cache", p.Kubeconfig, nil, 0, "-copy").Stdout)
+	caught := run(t, e, "read-only-cache", p.Kubeconfig, []string{detector}, 2)
 	if !strings.HasPrefix(caught.Stdout, corrupted+"CACHE *v1.ConfigMap[") || !strings.Contains(caught.Stderr, "panic: cache *v1.ConfigMap modified") {
 		t.Errorf("the mutation detector has not spoken up:\n%s%s", caught.Stdout, caught.Stderr)
 	}
-	equal(t, clean+"the mutation detector has found nothing\n", run(t, e, "read-only-cache", kubeconfig, []string{detector}, 0, "-copy").Stdout)
+	equal(t, clean+"the mutation detector has found nothing\n", run(t, e, "read-only-cache", p.Kubeconfig, []string{detector}, 0, "-copy").Stdout)
 	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), "shared", metav1.GetOptions{})
 	if err != nil || cm.Data["owner"] != "nobody" {
 		t.Errorf("in the cluster: %v %v", cm.Data, err)
@@ -207,21 +176,21 @@ func TestReadOnlyCache(t *testing.T) {
 
 func TestResyncAsksNobody(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
-	r := run(t, e, "resync", kubeconfig, nil, 0)
+	p := e.Proxy()
+	r := run(t, e, "resync", p.Kubeconfig, nil, 0)
 	equal(t, "resync 1: resync-a resync-b resync-c, 0 changed\nresync 2: resync-a resync-b resync-c, 0 changed\nresync 3: resync-a resync-b resync-c, 0 changed\n", r.Stdout)
 	if diff := cmp.Diff([]string{"watch-list"}, reads(p, "configmaps")); diff != "" {
 		t.Errorf("requests in three resync periods (-want +got):\n%s", diff)
 	}
-	if n := p.Count(faultproxy.Requests{}); n != 4 {
+	if n := p.Count(faultproxy.Match{}); n != 4 {
 		t.Errorf("%d requests, want the three that make the objects and one watch", n)
 	}
 }
 
 func TestIndexersFindWhatSelectorsFind(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
-	r := run(t, e, "indexers", kubeconfig, nil, 0)
+	p := e.Proxy()
+	r := run(t, e, "indexers", p.Kubeconfig, nil, 0)
 	var want strings.Builder
 	for _, l := range []struct{ lookup, fields, labels string }{
 		{"node node-a", "spec.nodeName=node-a", ""}, {"node node-b", "spec.nodeName=node-b", ""},
@@ -248,8 +217,8 @@ func TestIndexersFindWhatSelectorsFind(t *testing.T) {
 
 func TestTransformDropsManagedFields(t *testing.T) {
 	e := testenv.New(t)
-	_, kubeconfig := proxy(t, e)
-	r := run(t, e, "transform", kubeconfig, nil, 0)
+	p := e.Proxy()
+	r := run(t, e, "transform", p.Kubeconfig, nil, 0)
 	var plain, stripped, percent int
 	if _, err := fmt.Sscanf(r.Stdout, "as the server sends them: %d bytes for each object\nwithout managedFields:    %d bytes, %d %% less\n", &plain, &stripped, &percent); err != nil {
 		t.Fatalf("%v in\n%s", err, r.Stdout)
@@ -283,20 +252,20 @@ func TestTombstones(t *testing.T) {
 	for name, careless := range map[string]bool{"expected": false, "unexpected": true} {
 		t.Run(name, func(t *testing.T) {
 			e := testenv.New(t)
-			p, kubeconfig := proxy(t, e)
+			p := e.Proxy()
 			set(t, e, "seen", "1")
 			set(t, e, "unseen", "1")
 			args := []string{"-until", "end"}
 			if careless {
 				args = append(args, "-careless")
 			}
-			r := start(t, e, "tombstones", kubeconfig, args...)
+			r := start(t, e, "tombstones", p.Kubeconfig, args...)
 			prints(t, e, r, "watching\n")
 			remove(t, e, "seen")
 			prints(t, e, r, "seen deleted, last state v=1\n") // with a watch that works, nobody needs a tombstone
 
-			gone := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
-			stall := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Stall})
+			gone := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+			stall := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Stall})
 			if n := p.Cut(faultproxy.Watches); n != 1 {
 				t.Fatalf("%d watches cut", n)
 			}
@@ -327,8 +296,8 @@ func TestTombstones(t *testing.T) {
 
 func TestFiltered(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
-	r := run(t, e, "filtered", kubeconfig, nil, 0)
+	p := e.Proxy()
+	r := run(t, e, "filtered", p.Kubeconfig, nil, 0)
 	equal(t, "in the cache: car sky\nthe informer says that sky is deleted\nthe server says that sky is grey\n", r.Stdout)
 	watches := p.Requests(faultproxy.Watches)
 	if len(watches) != 1 || !strings.Contains(watches[0].Query, "labelSelector=color%3Dblue") || watches[0].Namespace != e.Namespace {
@@ -344,8 +313,8 @@ func TestFiltered(t *testing.T) {
 
 func TestMetadataOnly(t *testing.T) {
 	e := testenv.New(t)
-	_, kubeconfig := proxy(t, e)
-	r := run(t, e, "metadata", kubeconfig, nil, 0)
+	p := e.Proxy()
+	r := run(t, e, "metadata", p.Kubeconfig, nil, 0)
 	var whole, parts int
 	if _, err := fmt.Sscanf(r.Stdout, "10 objects of type *v1.PartialObjectMetadata\nwhole objects: %d bytes each\nmetadata only: %d bytes each\n", &whole, &parts); err != nil {
 		t.Fatalf("%v in\n%s", err, r.Stdout)
@@ -365,15 +334,15 @@ func TestWatchList(t *testing.T) {
 		{name: "default", requests: "watch with the initial state", want: []string{"watch-list"}},
 		{name: "switched off", env: "KUBE_FEATURE_WatchListClient=false", requests: "list, watch", want: []string{"list", "watch"}},
 		{name: "refused by the server", requests: "watch with the initial state, list, watch", want: []string{"watch-list", "list", "watch"},
-			rule: &faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Answer, Code: 422}},
+			rule: &faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Answer, Code: 422}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := testenv.New(t)
-			p, kubeconfig := proxy(t, e)
+			p := e.Proxy()
 			if tc.rule != nil {
-				inject(t, p, *tc.rule)
+				p.MustInject(*tc.rule)
 			}
-			r := run(t, e, "watch-list", kubeconfig, []string{tc.env}, 0)
+			r := run(t, e, "watch-list", p.Kubeconfig, []string{tc.env}, 0)
 			equal(t, output+tc.requests+"\n", r.Stdout)
 			if diff := cmp.Diff(tc.want, reads(p, "configmaps")); diff != "" {
 				t.Errorf("requests that the proxy saw (-want +got):\n%s", diff)
@@ -383,12 +352,12 @@ func TestWatchList(t *testing.T) {
 }
 
 func TestWatchErrors(t *testing.T) {
-	configMaps := func(verb string) faultproxy.Requests {
-		return faultproxy.Requests{Verb: verb, Resource: "configmaps"}
+	configMaps := func(verb string) faultproxy.Match {
+		return faultproxy.Match{Verb: verb, Resource: "configmaps"}
 	}
 	t.Run("forbidden", func(t *testing.T) {
 		e := testenv.New(t)
-		p, _ := proxy(t, e)
+		p := e.Proxy()
 		if _, err := e.Client.CoreV1().ServiceAccounts(e.Namespace).Apply(e.Context(), applycorev1.ServiceAccount("nobody", e.Namespace), metav1.ApplyOptions{FieldManager: "test"}); err != nil {
 			t.Fatal(err)
 		}
@@ -413,9 +382,9 @@ func TestWatchErrors(t *testing.T) {
 	})
 	t.Run("unavailable for a while", func(t *testing.T) {
 		e := testenv.New(t)
-		p, kubeconfig := proxy(t, e)
-		unavailable := inject(t, p, faultproxy.Rule{Requests: configMaps(""), Fault: faultproxy.Answer, Code: 503, Times: 2})
-		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		p := e.Proxy()
+		unavailable := p.MustInject(faultproxy.Rule{Match: configMaps(""), Fault: faultproxy.Answer, Code: 503, Times: 2})
+		r := start(t, e, "watch-errors", p.Kubeconfig, "-until", "end")
 		prints(t, e, r, "watching\n")
 		set(t, e, "end", "")
 		if result := r.Wait(); result.ExitCode != 0 {
@@ -428,9 +397,9 @@ func TestWatchErrors(t *testing.T) {
 	})
 	t.Run("too many requests", func(t *testing.T) {
 		e := testenv.New(t)
-		p, kubeconfig := proxy(t, e)
-		busy := inject(t, p, faultproxy.Rule{Requests: configMaps(""), Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second})
-		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		p := e.Proxy()
+		busy := p.MustInject(faultproxy.Rule{Match: configMaps(""), Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second})
+		r := start(t, e, "watch-errors", p.Kubeconfig, "-until", "end")
 		set(t, e, "end", "")
 		if result := r.Wait(); result.ExitCode != 0 {
 			t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
@@ -445,12 +414,12 @@ func TestWatchErrors(t *testing.T) {
 	})
 	t.Run("history gone", func(t *testing.T) {
 		e := testenv.New(t)
-		p, kubeconfig := proxy(t, e)
-		r := start(t, e, "watch-errors", kubeconfig, "-until", "end")
+		p := e.Proxy()
+		r := start(t, e, "watch-errors", p.Kubeconfig, "-until", "end")
 		prints(t, e, r, "watching\n")
 		set(t, e, "a", "")
 		prints(t, e, r, "ADDED a\n")
-		gone := inject(t, p, faultproxy.Rule{Requests: configMaps("watch"), Fault: faultproxy.ErrorEvent, Code: 410})
+		gone := p.MustInject(faultproxy.Rule{Match: configMaps("watch"), Fault: faultproxy.ErrorEvent, Code: 410})
 		if n := p.Cut(faultproxy.Watches); n != 1 {
 			t.Fatalf("%d watches cut", n)
 		}
@@ -470,7 +439,7 @@ func TestWatchErrors(t *testing.T) {
 // informer's question.
 func TestRealGone(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	notes := createNotes(t, e)
 	note := func(name string) {
 		t.Helper()
@@ -483,13 +452,13 @@ func TestRealGone(t *testing.T) {
 	}
 	note("first")
 
-	r := start(t, e, "dynamic-informer", kubeconfig, "-resource", "notes.v1."+notesGroup, "-until", "end")
+	r := start(t, e, "dynamic-informer", p.Kubeconfig, "-resource", "notes.v1."+notesGroup, "-until", "end")
 	prints(t, e, r, "watching notes\n")
 	prints(t, e, r, "ADDED Note first\n")
 	note("second")
 	prints(t, e, r, "ADDED Note second\n")
-	rewind := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.Rewind})
-	stall := inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list"}, Fault: faultproxy.Stall})
+	rewind := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.Rewind})
+	stall := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Stall})
 	if n := p.Cut(faultproxy.Watches); n != 1 {
 		t.Fatalf("%d watches cut", n)
 	}
@@ -531,7 +500,7 @@ func TestRealGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inject(t, p, faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
 	list, err := notes.List(e.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -609,10 +578,10 @@ drained
 
 func TestInterruptEndsWatchers(t *testing.T) {
 	e := testenv.New(t)
-	_, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	for _, name := range []string{"naive-watch", "retry-watch", "shared-informer", "tombstones", "dynamic-informer", "watch-errors"} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, e, name, kubeconfig)
+			r := start(t, e, name, p.Kubeconfig)
 			prints(t, e, r, "watching")
 			interrupt(t, r)
 		})
@@ -621,11 +590,11 @@ func TestInterruptEndsWatchers(t *testing.T) {
 
 func TestBadInput(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	p.Down()
 	for _, tc := range []struct{ name, program, kubeconfig, want string }{
 		{"no kubeconfig", "shared-informer", filepath.Join(t.TempDir(), "none"), "reading the kubeconfig"},
-		{"server down", "retry-watch", kubeconfig, "listing: "},
+		{"server down", "retry-watch", p.Kubeconfig, "listing: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := run(t, e, tc.program, tc.kubeconfig, nil, 1)
@@ -634,7 +603,7 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	r := run(t, e, "dynamic-informer", kubeconfig, nil, 1, "-resource", "pods")
+	r := run(t, e, "dynamic-informer", p.Kubeconfig, nil, 1, "-resource", "pods")
 	if !strings.Contains(r.Stderr, "is not resource.version.group") {
 		t.Errorf("%s", r.Stderr)
 	}

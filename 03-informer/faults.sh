@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# faults.sh: source it from the root of the clone, in bash. It starts the fault
+# faults.sh: source it from the root of the clone, in bash or zsh. It starts the fault
 # proxy in front of the cluster and defines:
 #   $FAULTY                 kubeconfig of the proxy
 #   faults COMMAND          steer it, see internal/faultproxy/control.go
@@ -10,12 +10,28 @@
 #   printed TEXT PROGRAM... wait until each of them has printed it
 # What a program prints is in $FAULTS/PROGRAM.
 
+# at_exit COMMAND: run it when this shell ends, besides what is to run then already.
+at_exit() {
+  if [[ -n ${ZSH_VERSION:-} ]]; then
+    # zsh runs an EXIT trap that a function sets when that function ends.
+    AT_EXIT=$((${AT_EXIT:-0} + 1))
+    eval "at_exit_$AT_EXIT() { $1; }"
+    # shellcheck disable=SC2206 # zsh does not split it
+    zshexit_functions=("at_exit_$AT_EXIT" ${zshexit_functions[@]})
+  else
+    local before
+    eval "before=($(trap -p EXIT))" # trap -- 'COMMANDS' EXIT
+    # shellcheck disable=SC2064 # the commands of now, not those of the end
+    trap "$1${before[2]:+; ${before[2]}}" EXIT
+  fi
+}
+
 FAULTS=$(mktemp -d)
 FAULTY=$FAULTS/kubeconfig
 go build -o "$FAULTS/serve" ./internal/faultproxy/serve
 "$FAULTS/serve" -write-kubeconfig "$FAULTY" -control "$FAULTS/socket" >"$FAULTS/log" 2>&1 &
 FAULTS_PID=$!
-trap 'kill $FAULTS_PID; rm -rf "$FAULTS"' EXIT
+at_exit "kill $FAULTS_PID; rm -rf $(printf %q "$FAULTS")"
 until [ -s "$FAULTY" ]; do
   kill -0 $FAULTS_PID || { cat "$FAULTS/log"; break; }
   sleep 0.1

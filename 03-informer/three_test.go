@@ -21,7 +21,7 @@ import (
 // RetryWatcher mends cuts and ends at 410, the informer ends right.
 func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	e := testenv.New(t)
-	p, kubeconfig := proxy(t, e)
+	p := e.Proxy()
 	set(t, e, "kept", "0")
 	for i := range 5 {
 		set(t, e, fmt.Sprintf("doomed-%d", i), "1")
@@ -34,12 +34,12 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	for _, name := range names {
 		running[name] = e.Start(testenv.Command{
 			Path: program(t, e, name), Timeout: 3 * time.Minute,
-			Args: []string{"-kubeconfig", kubeconfig, "-namespace", e.Namespace, "-until", "end"},
+			Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", e.Namespace, "-until", "end"},
 		})
 	}
 	// by is the watches of one program.
-	by := func(verb, name string) faultproxy.Requests {
-		return faultproxy.Requests{Verb: verb, Resource: "configmaps", UserAgent: "*" + name + "/*"}
+	by := func(verb, name string) faultproxy.Match {
+		return faultproxy.Match{Verb: verb, Resource: "configmaps", UserAgent: "*" + name + "/*"}
 	}
 	// all waits until every program that runs has an open watch and has printed what is given.
 	all := func(line string) {
@@ -57,9 +57,9 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	// been made. The rules strike who watches again, in the order given.
 	whileBlind := func(change func(), rules ...faultproxy.Rule) (injected []*faultproxy.Injection) {
 		t.Helper()
-		stall := inject(t, p, faultproxy.Rule{Requests: faultproxy.Watches, Fault: faultproxy.Stall, Times: -1})
+		stall := p.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Stall, Times: -1})
 		for _, rule := range rules {
-			injected = append(injected, inject(t, p, rule))
+			injected = append(injected, p.MustInject(rule))
 		}
 		if n := p.Cut(faultproxy.Watches); n != len(running) {
 			t.Fatalf("%d watches cut, want %d", n, len(running))
@@ -89,7 +89,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	}
 
 	// An event that reaches nobody.
-	drop := inject(t, p, faultproxy.Rule{Requests: faultproxy.Watches, Object: "dropped", Fault: faultproxy.Drop, Times: 3})
+	drop := p.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Object: "dropped", Fault: faultproxy.Drop, Times: 3})
 	set(t, e, "dropped", "1")
 	set(t, e, "later", "1")
 	all("ADDED later=1\n")
@@ -105,7 +105,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	// History is gone, once for each program.
 	var expired []faultproxy.Rule
 	for _, name := range names {
-		expired = append(expired, faultproxy.Rule{Requests: by("watch", name), Fault: faultproxy.ErrorEvent, Code: 410})
+		expired = append(expired, faultproxy.Rule{Match: by("watch", name), Fault: faultproxy.ErrorEvent, Code: 410})
 	}
 	gone := whileBlind(func() { remove(t, e, "doomed-410") }, expired...)
 	retry := running["retry-watch"].Wait()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,10 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most tests wait for the server, not for a core
+	testenv.Main(m)
+}
 
 func TestREADME(t *testing.T) { testenv.README(t) }
 
@@ -111,12 +115,32 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 	return o, want
 }
 
-// plurals are the resources of the kinds in the examples.
-var plurals = map[string]string{"HealthCheckPolicy": "healthcheckpolicies", "Icecream": "icecreams"}
-
-func resourceOf(e *testenv.Env, o *unstructured.Unstructured) dynamic.ResourceInterface {
-	gvk := o.GroupVersionKind()
-	return e.Dynamic.Resource(gvk.GroupVersion().WithResource(plurals[gvk.Kind])).Namespace(e.Namespace)
+// TestDefinitions asks what needs the definitions as they are, which are
+// installed once for all of it: each takes the server a second, and holds back
+// its first object for two more.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	policy, icecream := own(t, policyCRD, "lesson"), own(t, icecreamCRD, "lesson")
+	crdtest.Install(t, e, policy, icecream)
+	crds := map[string]*definition{policy.Spec.Names.Kind: policy, icecream.Spec.Names.Kind: icecream}
+	for name, test := range map[string]func(*testing.T, *testenv.Env, map[string]*definition){
+		"good examples are accepted": goodExamplesAreAccepted,
+		"bad examples are refused":   badExamplesAreRefused,
+		"rule says what is wrong":    ruleSaysWhatIsWrong,
+		"transition rule":            transitionRule,
+		"pruning":                    pruning,
+		"status subresource":         statusSubresource,
+		"status is validated":        statusIsValidated,
+		"scale subresource":          scaleSubresource,
+		"selectable fields":          selectableFields,
+		"two served versions":        twoServedVersions,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, testenv.New(t), crds)
+		})
+	}
 }
 
 // strict is how kubectl writes: an unknown field is an error.
@@ -133,9 +157,7 @@ func examples(t *testing.T, pattern string) []string {
 
 func base(path string) string { return strings.TrimSuffix(filepath.Base(path), ".yaml") }
 
-func TestGoodExamplesAreAccepted(t *testing.T) {
-	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+func goodExamplesAreAccepted(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 	defaults := map[string]map[string]any{
 		"HealthCheckPolicy": {"action": "label", "podLabel": nil, "requiredProbes": []any{"liveness", "readiness"},
 			"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}},
@@ -147,7 +169,9 @@ func TestGoodExamplesAreAccepted(t *testing.T) {
 			if want != "" {
 				t.Errorf("a good example wants the error %q", want)
 			}
-			stored, err := resourceOf(e, o).Create(e.Context(), o, strict)
+			crd, version := crds[o.GetKind()], o.GroupVersionKind().Version
+			o.SetAPIVersion(crd.Spec.Group + "/" + version)
+			stored, err := resource(e, crd, version).Create(e.Context(), o, strict)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,9 +196,7 @@ func TestGoodExamplesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestBadExamplesAreRefused(t *testing.T) {
-	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, policyCRD), crdtest.Read(t, icecreamCRD))
+func badExamplesAreRefused(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 	files := examples(t, "examples/bad/*.yaml")
 	if len(files) < 20 {
 		t.Errorf("%d bad examples, want at least 20", len(files))
@@ -185,15 +207,20 @@ func TestBadExamplesAreRefused(t *testing.T) {
 			if want == "" {
 				t.Fatal(`the first line is not "# want: " and what the server must answer`)
 			}
-			_, err := resourceOf(e, o).Create(e.Context(), o, strict)
-			wantRefused(t, err, want)
-			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-				t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
+			// Each version has a schema of its own, and must refuse it.
+			crd := crds[o.GetKind()]
+			for _, version := range crd.Spec.Versions {
+				o.SetAPIVersion(crd.Spec.Group + "/" + version.Name)
+				_, err := resource(e, crd, version.Name).Create(e.Context(), o, strict)
+				wantRefused(t, err, want)
+				if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+					t.Errorf("the answer is %s, want Invalid or BadRequest", apierrors.ReasonForError(err))
+				}
 			}
 		})
 	}
-	for _, crd := range []string{policyCRD, icecreamCRD} {
-		list, err := resource(e, crdtest.Read(t, crd), "").List(e.Context(), metav1.ListOptions{})
+	for _, crd := range crds {
+		list, err := resource(e, crd, "").List(e.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

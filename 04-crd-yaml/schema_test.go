@@ -2,7 +2,6 @@ package crdyaml
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -32,11 +31,19 @@ type (
 	props      = apiextensionsv1.JSONSchemaProps
 )
 
-// variant is a definition of the lesson in a group of its own, with one version.
-func variant(t *testing.T, path, name string) *definition {
+// own is a definition of the lesson in a group of its own, so that the test can
+// run beside others.
+func own(t *testing.T, path, name string) *definition {
 	t.Helper()
 	crd := crdtest.Read(t, path)
 	crdtest.Rename(crd, name+".crd-yaml.k8s-go.openshift.org")
+	return crd
+}
+
+// variant is one to be changed: its own, with one version.
+func variant(t *testing.T, path, name string) *definition {
+	t.Helper()
+	crd := own(t, path, name)
 	crd.Spec.Versions = crd.Spec.Versions[:1]
 	return crd
 }
@@ -150,14 +157,13 @@ func TestEachLineOfTheSchemaRefusesItsExample(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 // A rule's reason, field and message are what a client gets to see.
-func TestRuleSaysWhatIsWrong(t *testing.T) {
-	e := testenv.New(t)
-	told := crdtest.Read(t, policyCRD)
+func ruleSaysWhatIsWrong(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	told := crds["HealthCheckPolicy"]
 	silent := variant(t, policyCRD, "silent")
 	edit(t, silent, "spec", func(s *props) {
 		s.XValidations = []apiextensionsv1.ValidationRule{{Rule: s.XValidations[0].Rule}}
 	})
-	crdtest.Install(t, e, told, silent)
+	crdtest.Install(t, e, silent)
 	for crd, want := range map[*definition]string{
 		told:   "FieldValueRequired spec.podLabel: Required value: podLabel is needed unless action is kill",
 		silent: "FieldValueInvalid spec: Invalid value: ", // and then "failed rule" with the expression
@@ -173,16 +179,15 @@ func TestRuleSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTransitionRule(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
+func transitionRule(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	// The rule where one would first put it, on the field itself.
 	naive := variant(t, policyCRD, "naive")
 	edit(t, naive, "spec", func(s *props) { s.XValidations = nil })
 	edit(t, naive, "spec.podLabel", func(s *props) {
 		s.XValidations = []apiextensionsv1.ValidationRule{{Rule: "self == oldSelf", Message: "cannot change"}}
 	})
-	crdtest.Install(t, e, crd, naive)
+	crdtest.Install(t, e, naive)
 	policies := resource(e, crd, "")
 	patch := func(client dynamic.ResourceInterface, patch string) error {
 		_, err := client.Patch(e.Context(), "x", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -216,9 +221,39 @@ func TestTransitionRule(t *testing.T) {
 	}
 }
 
+// With optionalOldSelf a transition rule is evaluated on creation too, so that
+// what new objects must not have, old ones may keep.
+func TestOptionalOldSelf(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crd := variant(t, policyCRD, "optional")
+	later := crd.DeepCopy()
+	edit(t, later, "spec.podLabel", func(s *props) {
+		s.XValidations = []apiextensionsv1.ValidationRule{{
+			Rule: "self.contains('/') || oldSelf.hasValue()", OptionalOldSelf: ptr(true), Message: "the key of a new policy needs a prefix",
+		}}
+	})
+	crdtest.Install(t, e, crd)
+	policies := resource(e, crd, "")
+	must(t)(policies.Create(e.Context(), object(crd, "old", map[string]any{"podLabel": "plain"}), strict))
+	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = later.Spec.Versions }); err != nil {
+		t.Fatal(err)
+	}
+	e.Eventually(20*time.Second, func(ctx context.Context) error {
+		_, err := policies.Create(ctx, object(crd, "new", map[string]any{"podLabel": "plain"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "the key of a new policy needs a prefix") {
+			return fmt.Errorf("a new object without a prefix: error %v", err)
+		}
+		return nil
+	})
+	must(t)(policies.Create(e.Context(), object(crd, "new", map[string]any{"podLabel": "example.org/prefixed"}), strict))
+	must(t)(policies.Patch(e.Context(), "old", types.MergePatchType, []byte(`{"spec": {"action": "annotate", "requiredProbes": ["startup"]}}`), metav1.PatchOptions{}))
+}
+
 // The server estimates the worst case of every rule from the limits in the
 // schema, and refuses a definition whose rules could cost too much.
 func TestRuleCost(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -238,6 +273,7 @@ func TestRuleCost(t *testing.T) {
 
 // A schema must be structural: every value has a type, or says that it may be anything.
 func TestSchemaMustBeStructural(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -331,12 +367,11 @@ func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
 }
 
 // An unknown field is dropped. Who asks gets a warning or an error.
-func TestPruning(t *testing.T) {
-	e := testenv.New(t)
-	pruned := crdtest.Read(t, policyCRD)
+func pruning(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	pruned := crds["HealthCheckPolicy"]
 	open := variant(t, policyCRD, "open")
 	edit(t, open, "spec", func(s *props) { s.XPreserveUnknownFields = ptr(true) })
-	crdtest.Install(t, e, pruned, open)
+	crdtest.Install(t, e, open)
 
 	var seen warnings
 	config := rest.CopyConfig(e.Config)
@@ -459,17 +494,5 @@ func TestPodLabelPatternIsThatOfLabels(t *testing.T) {
 	}
 	if good < 10_000 {
 		t.Errorf("only %d keys were good ones: the alphabet has become a bad one", good)
-	}
-}
-
-// Both versions are the same schema; YAML anchors see to it, and this to them.
-func TestVersionsHaveOneSchema(t *testing.T) {
-	versions := crdtest.Read(t, policyCRD).Spec.Versions
-	alpha, beta := versions[0], versions[1]
-	alpha.Name, alpha.Served, alpha.Storage = beta.Name, beta.Served, beta.Storage
-	a, _ := json.Marshal(alpha)
-	b, _ := json.Marshal(beta)
-	if diff := cmp.Diff(string(a), string(b)); diff != "" {
-		t.Errorf("v1alpha1 and v1beta1 differ:\n%s", diff)
 	}
 }

@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/crdwait"
@@ -69,16 +71,19 @@ func TestDiscoveryListsTheResource(t *testing.T) {
 
 // kubectl knows short names, categories and columns from the server alone.
 func TestKubectlShowsColumns(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
-	if r := kubectl(t, e, "get", "hcp"); r.ExitCode == 0 || !strings.Contains(r.Stderr, `doesn't have a resource type "hcp"`) {
+	// kubectl finds a name that two groups have in either of them, and other tests
+	// have the names of the lesson.
+	crd, plain := variant(t, policyCRD, "columns"), variant(t, policyCRD, "columns")
+	crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{
+		Kind: "Shown", Plural: "shown", Singular: "showing", ShortNames: []string{"shn"}, Categories: []string{"shows"}}
+	plain.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Kind: "Plain", Plural: "plains"}
+	crd.Name, plain.Name = "shown."+crd.Spec.Group, "plains."+plain.Spec.Group
+	plain.Spec.Versions[0].AdditionalPrinterColumns = nil
+	if r := kubectl(t, e, "get", "shn"); r.ExitCode == 0 || !strings.Contains(r.Stderr, `doesn't have a resource type "shn"`) {
 		t.Errorf("before there is a definition: exit code %d, %s", r.ExitCode, r.Stderr)
 	}
-	plain := variant(t, policyCRD, "plain")
-	plain.Spec.Versions[0].AdditionalPrinterColumns = nil
-	// kubectl finds a name that two groups have in either of them.
-	plain.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Kind: "Plain", Plural: "plains"}
-	plain.Name = "plains." + plain.Spec.Group
 	crdtest.Install(t, e, crd, plain)
 	for _, c := range []*definition{crd, plain} {
 		policies := resource(e, c, "")
@@ -102,7 +107,7 @@ func TestKubectlShowsColumns(t *testing.T) {
 		}
 		return strings.Fields(lines[0]), strings.Fields(lines[1])
 	}
-	for _, name := range []string{"healthcheckpolicies", "healthcheckpolicy", "hcp", "policies", "healthcheckpolicies.v1alpha1.policy.k8s-go.openshift.org"} {
+	for _, name := range []string{"shown", "showing", "shn", "shows", "shown.v1alpha1." + crd.Spec.Group} {
 		head, row := table(name)
 		if diff := cmp.Diff([]string{"NAME", "ACTION", "COMPLIANT", "FAILED", "PASSED", "AGE"}, head); diff != "" {
 			t.Errorf("columns of %s (-want +got):\n%s", name, diff)
@@ -118,12 +123,11 @@ func TestKubectlShowsColumns(t *testing.T) {
 
 // With the status subresource each path ignores what belongs to the other, and
 // the generation counts what the users wanted, not what the controller saw.
-func TestStatusSubresource(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
+func statusSubresource(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	without := variant(t, policyCRD, "without-status")
 	without.Spec.Versions[0].Subresources = nil
-	crdtest.Install(t, e, crd, without)
+	crdtest.Install(t, e, without)
 	policies := resource(e, crd, "")
 	status := func(n int64) map[string]any { return map[string]any{"observedGeneration": n} }
 
@@ -165,10 +169,8 @@ func TestStatusSubresource(t *testing.T) {
 }
 
 // The controller's side is validated as well.
-func TestStatusIsValidated(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
-	crdtest.Install(t, e, crd)
+func statusIsValidated(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	policies := resource(e, crd, "")
 	o := must(t)(policies.Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
 	condition := `{"type": "Compliant", "status": "True", "reason": "AllPassed", "message": "", "lastTransitionTime": "2026-11-21T09:13:07Z"}`
@@ -192,17 +194,15 @@ func TestStatusIsValidated(t *testing.T) {
 	}
 }
 
-func TestScaleSubresource(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, icecreamCRD)
-	crdtest.Install(t, e, crd, crdtest.Read(t, policyCRD))
+func scaleSubresource(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["Icecream"]
 	icecreams := resource(e, crd, "")
 	o := must(t)(icecreams.Create(e.Context(), object(crd, "vanilla", map[string]any{"deploymentName": "vanilla"}), strict))
 	const selector = "controller.nicoleh.io/uid=1"
 	_ = unstructured.SetNestedMap(o.Object, map[string]any{"replicas": int64(2), "availableReplicas": int64(1), "selector": selector}, "status")
 	must(t)(icecreams.UpdateStatus(e.Context(), o, metav1.UpdateOptions{}))
 
-	if r := kubectl(t, e, "scale", "icecream", "vanilla", "--replicas=3"); r.ExitCode != 0 {
+	if r := kubectl(t, e, "scale", crd.Name, "vanilla", "--replicas=3"); r.ExitCode != 0 {
 		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
 	if got := field(must(t)(icecreams.Get(e.Context(), "vanilla", metav1.GetOptions{})), "spec", "replicas"); got != int64(3) {
@@ -216,14 +216,14 @@ func TestScaleSubresource(t *testing.T) {
 		t.Errorf("the scale subresource (-want +got):\n%s", diff)
 	}
 	// A precondition, as an autoscaler would set it.
-	if r := kubectl(t, e, "scale", "icecream", "vanilla", "--current-replicas=1", "--replicas=9"); r.ExitCode == 0 {
+	if r := kubectl(t, e, "scale", crd.Name, "vanilla", "--current-replicas=1", "--replicas=9"); r.ExitCode == 0 {
 		t.Error("scaled, though the precondition does not hold")
 	}
-	if r := kubectl(t, e, "scale", "icecream", "vanilla", "--replicas=3000000000"); r.ExitCode == 0 {
+	if r := kubectl(t, e, "scale", crd.Name, "vanilla", "--replicas=3000000000"); r.ExitCode == 0 {
 		t.Error("scaled to more than an int32 holds")
 	}
 	// A kind without the subresource cannot be scaled.
-	if r := kubectl(t, e, "scale", "hcp", "x", "--replicas=2"); r.ExitCode == 0 {
+	if r := kubectl(t, e, "scale", crds["HealthCheckPolicy"].Name, "x", "--replicas=2"); r.ExitCode == 0 {
 		t.Errorf("a HealthCheckPolicy was scaled: %s", r.Stdout)
 	}
 	if got := field(must(t)(icecreams.Get(e.Context(), "vanilla", metav1.GetOptions{})), "spec", "replicas"); got != int64(3) {
@@ -231,12 +231,11 @@ func TestScaleSubresource(t *testing.T) {
 	}
 }
 
-func TestSelectableFields(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
+func selectableFields(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	without := variant(t, policyCRD, "without-selectable")
 	without.Spec.Versions[0].SelectableFields = nil
-	crdtest.Install(t, e, crd, without)
+	crdtest.Install(t, e, without)
 	policies := resource(e, crd, "")
 	for name, action := range map[string]string{"a": "label", "b": "kill", "c": "annotate", "d": "kill"} {
 		must(t)(policies.Create(e.Context(), object(crd, name, map[string]any{"action": action, "podLabel": "x"}), strict))
@@ -296,14 +295,12 @@ func TestSelectableFields(t *testing.T) {
 }
 
 // Both versions show the same object.
-func TestTwoServedVersions(t *testing.T) {
-	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
-	crdtest.Install(t, e, crd)
+func twoServedVersions(t *testing.T, e *testenv.Env, crds map[string]*definition) {
+	crd := crds["HealthCheckPolicy"]
 	alpha, beta := resource(e, crd, "v1alpha1"), resource(e, crd, "v1beta1")
 	a := must(t)(alpha.Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
 	b := must(t)(beta.Get(e.Context(), "x", metav1.GetOptions{}))
-	if b.GetAPIVersion() != "policy.k8s-go.openshift.org/v1beta1" {
+	if b.GetAPIVersion() != crd.Spec.Group+"/v1beta1" {
 		t.Errorf("apiVersion %s, want the one that was asked for", b.GetAPIVersion())
 	}
 	b.SetAPIVersion(a.GetAPIVersion())
@@ -327,8 +324,7 @@ func TestTwoServedVersions(t *testing.T) {
 func TestStorageVersionMigration(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	crd := crdtest.Read(t, policyCRD)
-	crdtest.Rename(crd, "storage.crd-yaml.k8s-go.openshift.org")
+	crd := own(t, policyCRD, "storage")
 	crdtest.Install(t, e, crd)
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	alpha, beta := resource(e, crd, "v1alpha1"), resource(e, crd, "v1beta1")
@@ -405,6 +401,85 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 }
 
+// The storage version is the definition's, for all namespaces. An object that
+// was forgotten in one of them cannot be read once its version has gone, and
+// makes a list of all of them fail.
+func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
+	t.Parallel()
+	e, elsewhere := testenv.New(t), testenv.New(t)
+	crd := own(t, policyCRD, "forgotten")
+	crdtest.Install(t, e, crd)
+	alpha, beta, forgotten := resource(e, crd, "v1alpha1"), resource(e, crd, "v1beta1"), resource(elsewhere, crd, "v1beta1")
+	must(t)(alpha.Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
+	must(t)(resource(elsewhere, crd, "v1alpha1").Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
+	versions := crd.Spec.Versions
+	set := func(change func(*definition)) {
+		t.Helper()
+		if err := update(t, e, crd.Name, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(func(c *definition) { c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true })
+	e.Eventually(20*time.Second, func(context.Context) error {
+		o := must(t)(beta.Get(e.Context(), "x", metav1.GetOptions{}))
+		if must(t)(beta.Update(e.Context(), o, metav1.UpdateOptions{})).GetResourceVersion() == o.GetResourceVersion() {
+			return errors.New("the update that changes nothing has not rewritten the object")
+		}
+		return nil
+	})
+	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	if _, err := client.Patch(e.Context(), crd.Name, types.MergePatchType, []byte(`{"status": {"storedVersions": ["v1beta1"]}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	// Objects that nobody can read could not be deleted with their definition either.
+	t.Cleanup(func() {
+		set(func(c *definition) {
+			c.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{versions[0], versions[1]}
+			c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true
+		})
+		e.Eventually(20*time.Second, func(ctx context.Context) error {
+			_, err := forgotten.Get(ctx, "x", metav1.GetOptions{})
+			return err
+		})
+	})
+	set(func(c *definition) { c.Spec.Versions = c.Spec.Versions[1:] })
+	e.Eventually(20*time.Second, func(ctx context.Context) error {
+		_, err := forgotten.Get(ctx, "x", metav1.GetOptions{})
+		if err == nil || !strings.Contains(err.Error(), "invalid group/version") {
+			return fmt.Errorf("the forgotten object: error %v, want one about its version", err)
+		}
+		return nil
+	})
+	must(t)(beta.Get(e.Context(), "x", metav1.GetOptions{}))
+}
+
+// A client of a deprecated version is warned at every request; the other version's is not.
+func TestDeprecatedVersion(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crd := own(t, policyCRD, "deprecated")
+	crd.Spec.Versions[0].Deprecated = true
+	crd.Spec.Versions[0].DeprecationWarning = ptr("use v1beta1, v1alpha1 will go")
+	crdtest.Install(t, e, crd)
+	var seen warnings
+	config := rest.CopyConfig(e.Config)
+	config.WarningHandler = &seen
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string][]string{"v1alpha1": {"use v1beta1, v1alpha1 will go"}, "v1beta1": nil} {
+		seen.list = nil
+		gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}
+		if _, err := client.Resource(gvr).Namespace(e.Namespace).List(e.Context(), metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, seen.list); diff != "" {
+			t.Errorf("warnings of %s (-want +got):\n%s", version, diff)
+		}
+	}
+}
+
 // Two definitions want one name: the second is stored and never served, until
 // the first gives the name up.
 func TestNamesConflict(t *testing.T) {
@@ -446,9 +521,8 @@ func TestNamesConflict(t *testing.T) {
 func TestUsableRightAfterTheWait(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	for i := range 5 {
-		crd := crdtest.Read(t, policyCRD)
-		crdtest.Rename(crd, fmt.Sprintf("wait%d.crd-yaml.k8s-go.openshift.org", i))
+	for i := range 3 {
+		crd := own(t, policyCRD, fmt.Sprintf("wait%d", i))
 		crdtest.Install(t, e, crd)
 		for _, version := range []string{"v1alpha1", "v1beta1"} {
 			if _, err := resource(e, crd, version).List(e.Context(), metav1.ListOptions{}); err != nil {
@@ -467,7 +541,7 @@ func TestWaitSaysWhatIsMissing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(e.Context(), 300*time.Millisecond)
 	defer cancel()
 	err := crdwait.Established(ctx, e.Config, "no.such.definition")
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `no.such.definition: customresourcedefinitions.apiextensions.k8s.io "no.such.definition" not found`) {
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `CustomResourceDefinition no.such.definition`) || !strings.Contains(err.Error(), `"no.such.definition" not found`) {
 		t.Errorf("error %v", err)
 	}
 	if err := crdwait.Gone(e.Context(), e.Config, "no.such.definition"); err != nil {

@@ -32,13 +32,13 @@ func TestEdgeAndLevel(t *testing.T) {
 	}{
 		{"no fault", 3, func(k *keepers) { k.deleteOneOfEach() }},
 		{"an event is lost", 2, func(k *keepers) {
-			k.inject(faultproxy.Rule{Requests: faultproxy.Watches, Event: "DELETED", Fault: faultproxy.Drop})
+			k.inject(faultproxy.Rule{Match: faultproxy.Watches, Event: "DELETED", Fault: faultproxy.Drop})
 			k.deleteOneOfEach()
 			k.struck()
 		}},
 		{"the watch is cut", 2, func(k *keepers) {
 			// Nobody watches again before the pods are gone.
-			k.inject(faultproxy.Rule{Requests: listPods, Fault: faultproxy.Stall})
+			k.inject(faultproxy.Rule{Match: listPods, Fault: faultproxy.Stall})
 			if n := k.proxy.Cut(faultproxy.Watches); n != 2 {
 				k.t.Fatalf("%d watches cut, want one of each style", n)
 			}
@@ -47,13 +47,13 @@ func TestEdgeAndLevel(t *testing.T) {
 			k.proxy.Clear()
 		}},
 		{"a write fails", 2, func(k *keepers) {
-			k.inject(faultproxy.Rule{Requests: createPods, Fault: faultproxy.Answer, Code: 500})
+			k.inject(faultproxy.Rule{Match: createPods, Fault: faultproxy.Answer, Code: 500})
 			k.deleteOneOfEach()
 			k.struck()
 		}},
 		{"a restart between event and action", 2, func(k *keepers) {
 			// The rules stay: once they are removed, what they stall goes on to the server.
-			k.inject(faultproxy.Rule{Requests: createPods, Fault: faultproxy.Stall})
+			k.inject(faultproxy.Rule{Match: createPods, Fault: faultproxy.Stall})
 			k.deleteOneOfEach()
 			k.struck() // both have heard of it, and want to act
 			k.kill()
@@ -87,8 +87,8 @@ func TestEdgeAndLevel(t *testing.T) {
 const resync = 300 * time.Millisecond
 
 var (
-	createPods = faultproxy.Requests{Verb: "create", Resource: "pods"}
-	listPods   = faultproxy.Requests{Verb: "list", Resource: "pods"}
+	createPods = faultproxy.Match{Verb: "create", Resource: "pods"}
+	listPods   = faultproxy.Match{Verb: "list", Resource: "pods"}
 )
 
 // keepers are both styles at work in one namespace.

@@ -215,7 +215,7 @@ var (
 
 // requests are those of the controller that match, without its Events.
 func (p *parlour) requests(verb, resource string) []faultproxy.Request {
-	return slices.DeleteFunc(p.proxy.Requests(faultproxy.Requests{Verb: verb, Resource: resource}), func(r faultproxy.Request) bool {
+	return slices.DeleteFunc(p.proxy.Requests(faultproxy.Match{Verb: verb, Resource: resource}), func(r faultproxy.Request) bool {
 		return r.Resource == "events"
 	})
 }
@@ -778,7 +778,7 @@ func deletesOnlyItsOwn(p *parlour) error {
 	p.start()
 	p.create("vanilla", "cone", 0)
 	p.until("vanilla", isAvailable)
-	stalled := p.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Stall})
+	stalled := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Stall})
 	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	p.struck(stalled)
 	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
@@ -799,7 +799,7 @@ func takesNothingBack(p *parlour) error {
 	p.start()
 	p.create("vanilla", "cone", 0)
 	p.until("vanilla", isAvailable)
-	stalled := p.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Stall})
+	stalled := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Stall})
 	p.patchDeployment("cone", `{"spec":{"replicas":1}}`)
 	p.struck(stalled)
 	p.patchDeployment("cone", `{"metadata":{"ownerReferences":null}}`)
@@ -872,7 +872,7 @@ func keepsTheOldOne(p *parlour) error {
 // The cache shows no Deployments for a while.
 func looksAtNoOldCache(p *parlour) error {
 	p.start()
-	behind := p.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	behind := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
 	p.create("vanilla", "cone", 0)
 	p.struck(behind)
 	for look := range 5 {
@@ -955,7 +955,7 @@ func triesAgainAfterAConflict(p *parlour) error {
 	p.start()
 	ice := p.create("vanilla", "cone", 0)
 	p.until("vanilla", isAvailable)
-	conflicts := p.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "update", Resource: "icecreams/status"},
+	conflicts := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"},
 		Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 3})
 	node := "node-" + p.Namespace
 	if _, err := p.Client.CoreV1().Pods(p.Namespace).Create(p.Context(), podOn(ice, node), metav1.CreateOptions{}); err != nil {

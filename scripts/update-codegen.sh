@@ -37,13 +37,17 @@ find 05-crd-go/pkg/apis -name 'zz_generated.*' -delete
 "$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${apis[@]}"
 "$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "${apis[@]}"
 
+# The models are for the apply configurations only. controller-gen could make
+# those alone, without models, but it makes one package of them for each group,
+# and the fake clientset of two groups needs one for both.
 # Types of Kubernetes that ours refer to are described too, and their code,
 # which lies in the module cache, is left as it is.
 library=(k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version)
 "$bin/openapi-gen" --go-header-file "$header" --output-file zz_generated.openapi.go \
   --output-dir "$out/openapi" --output-pkg "$pkg/openapi" --report-filename /dev/null \
   "${library[@]/#/--readonly-pkg=}" "${apis[@]}" "${library[@]}"
-go run ./scripts/models-schema >"$schema"
+go run scripts/models-schema/main.go >"$schema"
+rm -r "$out/openapi"
 
 "$bin/applyconfiguration-gen" --go-header-file "$header" --openapi-schema "$schema" \
   --output-dir "$out/applyconfiguration" --output-pkg "$pkg/applyconfiguration" "${apis[@]}"

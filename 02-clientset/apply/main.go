@@ -1,5 +1,5 @@
-// Command apply lets two field managers own parts of one object: who applies
-// a field owns it, who stops applying it gives it up.
+// Command apply lets two field managers own parts of one object: a manager that
+// applies a field owns it, and gives it up when it applies without the field.
 package main
 
 import (
@@ -58,8 +58,9 @@ func run(ctx context.Context) error {
 		fmt.Printf("%-24s %s\n", what+":", ownedData(cm))
 		return nil
 	}
-	// Every field of an apply configuration is a pointer: one that is not set
-	// is not sent. With the struct of package corev1, zero values would be.
+	// A field of an apply configuration that is not set is not sent: it is a
+	// pointer, a map or a slice, and nil. The structs of package corev1 cannot
+	// leave everything out, and what is sent is owned, zero values too.
 	ours := func(data map[string]string) *corev1ac.ConfigMapApplyConfiguration {
 		return corev1ac.ConfigMap("apply", *namespace).WithData(data)
 	}
@@ -85,8 +86,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("forcing: %w", err)
 	}
 
-	// Giving up: read what is ours, take something out, apply the rest. What
-	// somebody else owns too stays; what nobody owns any more is removed.
+	// Giving up: apply without it. A program that can say all it wants needs no
+	// read for that, as above. Bert changes one field of what he once applied, so
+	// he has to read which fields those are. What somebody else owns too stays;
+	// what nobody owns any more is removed.
 	cm, err := configMaps.Get(ctx, "apply", metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading: %w", err)

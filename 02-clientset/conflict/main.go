@@ -58,6 +58,9 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	if err := configMaps.Delete(ctx, "conflict", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the ConfigMap of an earlier run: %w", err)
+	}
 	_, err = configMaps.Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "conflict"},
 		Data:       map[string]string{"count": "0"},
@@ -73,6 +76,8 @@ func run(ctx context.Context) error {
 
 func oneConflict(ctx context.Context, configMaps corev1client.ConfigMapInterface) error {
 	attempt := 0
+	// DefaultRetry, five attempts 10 ms apart, is for objects of your own. For
+	// those that a controller writes too there is DefaultBackoff: folder crud.
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		attempt++
 		// The read belongs inside: retrying with the same object can only fail again.

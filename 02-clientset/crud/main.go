@@ -52,6 +52,12 @@ func run(ctx context.Context) error {
 	// In 2018 these methods took no context and only some took options; today all take both.
 	deployments := client.AppsV1().Deployments(*namespace)
 
+	mine := metav1.ListOptions{LabelSelector: "lesson=crud"}
+	// Only a run that was interrupted has left any. Background: gone at once.
+	background := metav1.DeletePropagationBackground
+	if err := deployments.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, mine); err != nil {
+		return fmt.Errorf("deleting the Deployments of an earlier run: %w", err)
+	}
 	for _, name := range []string{"crud-a", "crud-b"} {
 		created, err := deployments.Create(ctx, deployment(name), metav1.CreateOptions{})
 		if err != nil {
@@ -64,7 +70,11 @@ func run(ctx context.Context) error {
 
 	// The Deployment's controller writes its status meanwhile, so an update of
 	// what was read a moment ago may be refused. Folder conflict has the details.
-	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	// DefaultBackoff is for objects that a controller writes too: its pauses grow
+	// (10, 50, 250 ms). DefaultRetry, always 10 ms, is for objects of your own.
+	backoff := retry.DefaultBackoff
+	backoff.Steps++ // a last pause, of 1.25 s: on a slow machine the controller takes as long
+	err = retry.RetryOnConflict(backoff, func() error {
 		a, err := deployments.Get(ctx, "crud-a", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -92,7 +102,6 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("scaled crud-a: replicas %d\n", scale.Spec.Replicas)
 
-	mine := metav1.ListOptions{LabelSelector: "lesson=crud"}
 	list, err := deployments.List(ctx, mine)
 	if err != nil {
 		return fmt.Errorf("listing: %w", err)

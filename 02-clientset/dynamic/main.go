@@ -85,7 +85,8 @@ func run(ctx context.Context) error {
 		if *annotate == "" {
 			continue
 		}
-		err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		// Whatever it is, a controller may write it too: DefaultBackoff.
+		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			o, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
 			if err != nil {
 				return err

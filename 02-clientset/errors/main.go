@@ -65,6 +65,16 @@ func run(ctx context.Context) error {
 	}
 
 	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	for _, err := range []error{ // left by an earlier run
+		configMaps.Delete(ctx, "errors", metav1.DeleteOptions{}),
+		client.CoreV1().Services(*namespace).Delete(ctx, "errors", metav1.DeleteOptions{}),
+		client.CoreV1().Pods(*namespace).Delete(ctx, "errors", metav1.DeleteOptions{}),
+		client.PolicyV1().PodDisruptionBudgets(*namespace).Delete(ctx, "errors", metav1.DeleteOptions{}),
+	} {
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting what an earlier run has left: %w", err)
+		}
+	}
 	stale, err := configMaps.Create(ctx, configMap("errors"), metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("creating a ConfigMap: %w", err)
@@ -193,7 +203,7 @@ func guardedPod(ctx context.Context, client kubernetes.Interface, namespace stri
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
 			SchedulingGates: []corev1.PodSchedulingGate{{Name: "k8s-go.openshift.org/never"}},
-			Containers:      []corev1.Container{{Name: "main", Image: "example/none:1"}},
+			Containers:      []corev1.Container{{Name: "main", Image: "workshop/pause:1"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

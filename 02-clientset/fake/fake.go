@@ -5,11 +5,14 @@ package fake
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 )
 
 // Answers is what a client answered: "ok", or the reason of the error.
@@ -21,6 +24,8 @@ type Answers struct {
 	LostUpdate    bool   // the other writer's change is gone afterwards
 	CreateBadName string // creating an object with a name that is none
 	ByField       int    // objects listed with a field that one of two has
+	UID           bool   // what was created has a uid
+	Finalizer     bool   // an object with a finalizer outlives its deletion
 }
 
 // Ask works on two ConfigMaps in a namespace that holds no others with the
@@ -30,9 +35,11 @@ func Ask(ctx context.Context, client kubernetes.Interface, namespace string) (An
 	configMaps := client.CoreV1().ConfigMaps(namespace)
 	var a Answers
 	for _, role := range []string{"first", "second"} {
-		if _, err := configMaps.Create(ctx, configMap(role), metav1.CreateOptions{}); err != nil {
+		created, err := configMaps.Create(ctx, configMap(role), metav1.CreateOptions{})
+		if err != nil {
 			return a, fmt.Errorf("creating: %w", err)
 		}
+		a.UID = created.UID != ""
 	}
 	_, err := configMaps.Create(ctx, configMap("first"), metav1.CreateOptions{})
 	a.CreateAgain = outcome(err)
@@ -70,7 +77,45 @@ func Ask(ctx context.Context, client kubernetes.Interface, namespace string) (An
 
 	_, err = configMaps.Create(ctx, configMap("Not_A_Name"), metav1.CreateOptions{})
 	a.CreateBadName = outcome(err)
+
+	held, err := configMaps.Get(ctx, "second", metav1.GetOptions{})
+	if err != nil {
+		return a, fmt.Errorf("reading: %w", err)
+	}
+	held.Finalizers = []string{"workshop.k8s-go.dev/held"}
+	if _, err := configMaps.Update(ctx, held, metav1.UpdateOptions{}); err != nil {
+		return a, fmt.Errorf("adding a finalizer: %w", err)
+	}
+	if err := configMaps.Delete(ctx, "second", metav1.DeleteOptions{}); err != nil {
+		return a, fmt.Errorf("deleting: %w", err)
+	}
+	release := []byte(`{"metadata":{"finalizers":null}}`)
+	_, err = configMaps.Patch(ctx, "second", types.MergePatchType, release, metav1.PatchOptions{})
+	if a.Finalizer = err == nil; err != nil && !apierrors.IsNotFound(err) {
+		return a, fmt.Errorf("removing the finalizer: %w", err)
+	}
 	return a, nil
+}
+
+// AddOne counts in a ConfigMap that others may write at the same time. It is
+// here to be tested with reactors, which break a fake on purpose.
+func AddOne(ctx context.Context, client kubernetes.Interface, namespace, name string) error {
+	configMaps := client.CoreV1().ConfigMaps(namespace)
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading the count: %w", err)
+		}
+		n, err := strconv.Atoi(cm.Data["count"])
+		if err != nil {
+			return fmt.Errorf("the count in ConfigMap %s: %w", name, err)
+		}
+		cm.Data["count"] = strconv.Itoa(n + 1)
+		if _, err := configMaps.Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("writing the count: %w", err)
+		}
+		return nil
+	})
 }
 
 func outcome(err error) string {

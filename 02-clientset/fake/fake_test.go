@@ -19,12 +19,16 @@ func TestFakeClientset(t *testing.T) {
 		CreateAgain: "AlreadyExists",
 		GetMissing:  "NotFound",
 		ByLabel:     1,
-		// Wrong: it compares no versions, validates nothing, knows no fields.
-		// A retry loop that forgets to re-read passes such a test.
+		// Wrong: it compares no versions, validates nothing, knows no fields, and
+		// does nothing that a server or a controller would add: uids, defaults,
+		// finalizers, garbage collection. A retry loop that forgets to re-read
+		// passes such a test.
 		UpdateStale:   "ok",
 		LostUpdate:    true,
 		CreateBadName: "ok",
 		ByField:       2,
+		UID:           false,
+		Finalizer:     false,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answers of the fake (-want +got):\n%s", diff)

@@ -101,8 +101,9 @@ func load(file, contextName string) (*rest.Config, error) {
 	return config, nil
 }
 
-// credentials says what kind of credentials there are. Printing the
-// configuration itself with %#v instead would show the password.
+// credentials says what kind of credentials there are. Formatting config with
+// %v or %#v hides them too, because *rest.Config has String and GoString. The
+// struct *config has neither: formatting it shows the password and the token.
 func credentials(config *rest.Config) string {
 	var kinds []string
 	if config.CertFile != "" || len(config.CertData) > 0 {

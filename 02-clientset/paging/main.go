@@ -51,6 +51,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	// An earlier run may have made more.
+	if err := configMaps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "lesson=paging"}); err != nil {
+		return fmt.Errorf("deleting the ConfigMaps of an earlier run: %w", err)
+	}
 	for i := range *objects {
 		cm := corev1ac.ConfigMap(fmt.Sprintf("page-%03d", i), *namespace).WithLabels(map[string]string{"lesson": "paging"})
 		if _, err := configMaps.Apply(ctx, cm, metav1.ApplyOptions{FieldManager: "paging"}); err != nil {
@@ -63,8 +67,9 @@ func run(ctx context.Context) error {
 	for page := 1; ; page++ {
 		list, err := configMaps.List(ctx, options)
 		if err != nil {
-			// 410 after some minutes: the token has a version in it, and that is
-			// history by then. Begin again, or go on without Limit as the pager does.
+			// 410 after some minutes: the token has a version in it, which the server
+			// has forgotten by then. Begin again, or go on with the token in the
+			// error's ListMeta, which continues from here as of now.
 			return fmt.Errorf("reading page %d: %w", page, err)
 		}
 		if page == 1 {
@@ -78,7 +83,9 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("by hand:", total)
 
-	// The pager fetches the next page while we work on this one.
+	// The pager fetches the next page while we work on this one. EachListItem
+	// returns a 410 as it is, because this function has seen the first items
+	// already. Only the pager's List begins again by itself, without a limit.
 	p := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return configMaps.List(ctx, options)
 	})

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -76,6 +77,9 @@ func run(ctx context.Context) error {
 			"apiVersion": "apps/v1", "kind": "Deployment",
 			"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "example/web:2"}]}}}}`},
 	} {
+		if err := deployments.Delete(ctx, "patch-"+p.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting the Deployment of an earlier run: %w", err)
+		}
 		d, err := deployments.Create(ctx, deployment("patch-"+p.name), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("creating a Deployment: %w", err)

@@ -1,10 +1,12 @@
-// Command rest makes the request that a typed List makes, one layer deeper.
+// Command rest makes the request that a typed List makes, one layer deeper and
+// in JSON: typed clients of built-in kinds ask for protobuf.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -42,6 +45,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
+	var accept string // of the last request
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			accept = r.Header.Get("Accept")
+			return next.RoundTrip(r)
+		})
+	})
 	// A RESTClient speaks to one group and version. A clientset is a set of
 	// them with methods on top; each gives its own away with RESTClient().
 	core := rest.CopyConfig(config)
@@ -53,6 +63,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 
+	earlier := client.Delete().Namespace(*namespace).Resource("configmaps").Name("rest").Do(ctx).Error()
+	if earlier != nil && !apierrors.IsNotFound(earlier) {
+		return fmt.Errorf("deleting the ConfigMap of an earlier run: %w", earlier)
+	}
 	var created corev1.ConfigMap
 	err = client.Post().Namespace(*namespace).Resource("configmaps").
 		Body(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "rest", Labels: map[string]string{"lesson": "rest"}}}).
@@ -73,6 +87,7 @@ func run(ctx context.Context) error {
 	if err := request.Do(ctx).StatusCode(&code).Into(&list); err != nil {
 		return fmt.Errorf("listing with the RESTClient: %w", err)
 	}
+	fmt.Println("Accept:", accept)
 	fmt.Printf("%d, %d object\n", code, len(list.Items))
 
 	clientset, err := kubernetes.NewForConfig(config)
@@ -83,6 +98,9 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing with the clientset: %w", err)
 	}
+	// Both are decoded into the same Go types. Protobuf is smaller and faster;
+	// custom resources, which have no protobuf, are always JSON (or CBOR).
+	fmt.Println("Accept of the clientset:", accept)
 	fmt.Printf("the clientset's List gives the same: %t\n", equality.Semantic.DeepEqual(typed.Items, list.Items))
 
 	// Any path, any bytes.
@@ -97,3 +115,7 @@ func run(ctx context.Context) error {
 	}
 	return nil
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -15,6 +15,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -122,6 +123,10 @@ func convert(ctx context.Context, client kubernetes.Interface, namespace string)
 	}
 	_, err := scheme.Scheme.ConvertToVersion(v1, autoscalingv2.SchemeGroupVersion)
 	fmt.Printf("converted here: %t\n", err == nil)
+	err = client.AutoscalingV1().HorizontalPodAutoscalers(namespace).Delete(ctx, v1.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the autoscaler of an earlier run: %w", err)
+	}
 	if _, err := client.AutoscalingV1().HorizontalPodAutoscalers(namespace).Create(ctx, v1, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the v1 autoscaler: %w", err)
 	}

@@ -32,6 +32,27 @@ type options struct {
 }
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first Ctrl-C lets the current write end. A second one finds the
+	// default again and ends the program, which is safe too: see change.
+	keepQuiet := context.AfterFunc(ctx, func() {
+		stop()
+		fmt.Fprintln(os.Stderr, "interrupted: stopping after the current write")
+	})
+	err := run(ctx)
+	keepQuiet() // before stop, which cancels ctx as Ctrl-C does
+	stop()
+	switch {
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(130) // what shells report for a program that Ctrl-C has ended
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
 	var o options
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
 	flag.StringVar(&o.namespace, "namespace", "", "namespace of the Deployments (default: the context's)")
@@ -44,27 +65,6 @@ func main() {
 	flag.BoolVar(&o.rollback, "rollback", false, "undo an interrupted run (with -image: only one to that image)")
 	flag.BoolVar(&o.quiet, "quiet", false, "no line for each change of a Deployment that is waited for")
 	flag.Parse()
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first Ctrl-C lets the current write end. A second one finds the
-	// default again and ends the program, which is safe too: see change.
-	context.AfterFunc(ctx, func() {
-		stop()
-		fmt.Fprintln(os.Stderr, "interrupted: stopping after the current write")
-	})
-	err := run(ctx, o)
-	if err == nil {
-		return
-	}
-	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	if errors.Is(err, errInterrupted) {
-		os.Exit(130) // what shells report for a program that Ctrl-C has ended
-	}
-	os.Exit(1)
-}
-
-func run(ctx context.Context, o options) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}

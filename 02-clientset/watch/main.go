@@ -9,10 +9,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -47,6 +49,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	earlier := metav1.ListOptions{LabelSelector: "lesson=watch"} // what an earlier run has left
+	if err := configMaps.DeleteCollection(ctx, metav1.DeleteOptions{}, earlier); err != nil {
+		return fmt.Errorf("deleting the ConfigMaps of an earlier run: %w", err)
+	}
 	if err := create(ctx, configMaps, "early"); err != nil {
 		return err
 	}
@@ -79,8 +85,21 @@ func run(ctx context.Context) error {
 		}
 	}
 
-	// Without a version the server sends what exists as ADDED. That "brief" was
-	// here is lost, and nobody tells us that "early" is gone.
+	// Without a version the server sends what its watch cache holds as ADDED.
+	// The cache follows etcd and may be a moment behind, so that "early" would
+	// still be in it. A read with resourceVersion "0" is answered from the same
+	// cache: it says when the deletion has arrived there.
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := configMaps.Get(ctx, "early", metav1.GetOptions{ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the watch cache: %w", err)
+	}
+	// That "brief" was here is lost, and no event says that "early" is gone.
 	fmt.Println("watch again from now:")
 	if _, err := follow(ctx, configMaps, ""); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	policyv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 )
 
@@ -48,16 +49,17 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("listing policies: %w", err)
 	}
 	for _, p := range policies.Items {
-		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.Selector)
-		if err != nil {
-			return fmt.Errorf("selector of %s: %w", p.Name, err)
-		}
 		fmt.Printf("%s/%s: %s", p.Namespace, p.Name, p.Spec.Action)
 		if p.Spec.PodLabel != "" {
 			fmt.Printf(" with %s", p.Spec.PodLabel)
 		}
 		fmt.Printf(" pods without %v", p.Spec.RequiredProbes)
-		if !selector.Empty() {
+		// The schema says what a selector looks like, not that its keys and values
+		// can be those of labels. One bad policy must not hide the others.
+		switch selector, err := metav1.LabelSelectorAsSelector(&p.Spec.Selector); {
+		case err != nil:
+			fmt.Printf(" (%s: %v)", policyv1alpha1.ReasonInvalidSelector, err)
+		case !selector.Empty():
 			fmt.Printf(" among those with %s", selector)
 		}
 		fmt.Println()

@@ -14,7 +14,7 @@ import (
 )
 
 // clone makes a workspace with a nested module of two small tools.
-func clone(t *testing.T) (workspace.Workspace, Set) {
+func clone(t *testing.T) (workspace.Workspace, Tools) {
 	t.Helper()
 	ws := workspace.Workspace{Root: t.TempDir()}
 	main := "package main\n\nfunc main() {}\n"
@@ -27,7 +27,7 @@ func clone(t *testing.T) (workspace.Workspace, Set) {
 	} {
 		write(t, filepath.Join(ws.Root, name), text)
 	}
-	return ws, Set{Module: "scripts/small", Out: "small"}
+	return ws, Tools{Module: "scripts/small", Dir: "small"}
 }
 
 func write(t *testing.T, path, text string) {
@@ -40,7 +40,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func mustBuild(t *testing.T, ws workspace.Workspace, s Set, names ...string) string {
+func mustBuild(t *testing.T, ws workspace.Workspace, s Tools, names ...string) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := s.Build(context.Background(), ws, &out, names...); err != nil {
@@ -61,7 +61,7 @@ func TestBuildOnlyWhatPinsChanged(t *testing.T) {
 		t.Errorf("a second build is not silent:\n%s", out)
 	}
 	for _, name := range []string{"one", "two"} {
-		if err := exec.Command(ws.State("small", name)).Run(); err != nil {
+		if err := exec.Command(ws.Path("small", name)).Run(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestBuildOnlyWhatPinsChanged(t *testing.T) {
 	if out := mustBuild(t, ws, s); !strings.Contains(out, "[2/2] two") {
 		t.Errorf("changed pins, want both built:\n%s", out)
 	}
-	if err := os.Remove(ws.State("small", "one")); err != nil {
+	if err := os.Remove(ws.Path("small", "one")); err != nil {
 		t.Fatal(err)
 	}
 	if out := mustBuild(t, ws, s); !strings.Contains(out, "[1/1] one") {
@@ -84,7 +84,7 @@ func TestBuildFailures(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "building two") || !strings.Contains(err.Error(), "undefined: undefined") {
 		t.Errorf("error %v does not show what the compiler says", err)
 	}
-	if left, _ := filepath.Glob(ws.State("small", ".*.new")); len(left) > 0 {
+	if left, _ := filepath.Glob(ws.Path("small", ".*.new")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 

@@ -1,15 +1,24 @@
 package cluster
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -32,10 +41,49 @@ func TestSelectUnknown(t *testing.T) {
 
 func TestSelectNeverTakesSomebodysCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "kubeconfig"))
-	p, _, err := Select(context.Background(), clone(t), "")
-	if err != nil || p.Name() == "existing" {
-		t.Errorf("Select = %v, %v", p, err)
+	c, _, err := Select(context.Background(), clone(t), "")
+	if err != nil || c.Name() == "existing" {
+		t.Errorf("Select = %v, %v", c, err)
 	}
+}
+
+// A cluster of this clone that is partly down comes before one that it could
+// have, such as kind where an engine answers.
+func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
+	fakeEngine(t, "")
+	ws := clone(t)
+	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
+		t.Fatalf("with an engine and nothing else, Select = %v (%s), %v", c, why, err)
+	}
+	if err := os.MkdirAll(ws.Path("kwok"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, why, err := Select(t.Context(), ws, "")
+	if err != nil || c.Name() != "kwok" || !strings.Contains(why, "broken") {
+		t.Errorf("Select = %v (%s), %v", c, why, err)
+	}
+	// One that was made for a purpose is not taken for any other.
+	ws = clone(t)
+	if err := os.MkdirAll(ws.Path("kwok-chaos"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
+		t.Errorf("Select = %v (%s), %v", c, why, err)
+	}
+	if c, _, err := Select(t.Context(), ws, "kwok-chaos"); err != nil || c.Name() != "kwok-chaos" {
+		t.Errorf("Select = %v, %v", c, err)
+	}
+}
+
+// fakeEngine puts a docker on PATH that answers with a version and, to ps, with output.
+func fakeEngine(t *testing.T, output string) {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\ncase $1 in version) echo 99.0 ;; *) printf '" + output + "' ;; esac\n"
+	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
 }
 
 func TestExisting(t *testing.T) {
@@ -45,7 +93,7 @@ func TestExisting(t *testing.T) {
 	t.Setenv("KUBECONFIG", kubeconfig)
 	t.Setenv("HOME", t.TempDir())
 
-	if err := e.up(context.Background(), io.Discard); err == nil || !strings.Contains(err.Error(), "set KUBECONFIG") {
+	if err := e.up(context.Background(), Status{}, io.Discard); err == nil || !strings.Contains(err.Error(), "set KUBECONFIG") {
 		t.Errorf("no kubeconfig: error %v does not say what to do", err)
 	}
 	text := "apiVersion: v1\nkind: Config\ncurrent-context: one\ncontexts: [{name: one, context: {cluster: one}}, {name: two, context: {cluster: two}}]\n" +
@@ -53,10 +101,10 @@ func TestExisting(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.up(context.Background(), io.Discard); err == nil || !strings.Contains(err.Error(), "context one: https://127.0.0.1:1 does not answer") {
+	if err := e.up(context.Background(), Status{}, io.Discard); err == nil || !strings.Contains(err.Error(), "context one: https://127.0.0.1:1 does not answer") {
 		t.Errorf("server down: error = %v", err)
 	}
-	if _, err := os.Stat(ws.State("existing")); !os.IsNotExist(err) {
+	if _, err := os.Stat(ws.Path("existing")); !os.IsNotExist(err) {
 		t.Errorf("a connection that failed has left files behind (%v)", err)
 	}
 	if after, err := os.ReadFile(kubeconfig); err != nil || string(after) != text {
@@ -66,33 +114,38 @@ func TestExisting(t *testing.T) {
 
 func TestDownOfNothing(t *testing.T) {
 	ws := clone(t)
-	for _, p := range All(ws) {
+	for _, c := range All(ws) {
 		var out bytes.Buffer
-		if err := Down(context.Background(), ws, p, &out); err != nil || out.Len() > 0 {
-			t.Errorf("%s: %v, output %q", p.Name(), err, out.String())
+		if err := c.Down(context.Background(), &out); err != nil || out.Len() > 0 {
+			t.Errorf("%s: %v, output %q", c.Name(), err, out.String())
 		}
-		if state, detail := p.State(context.Background()); state != Absent {
-			t.Errorf("%s is %s (%s)", p.Name(), state, detail)
+		if state, detail := c.State(context.Background()); state != Absent {
+			t.Errorf("%s is %s (%s)", c.Name(), state, detail)
 		}
 	}
 }
 
-// Processes are ours if they run from our bin folder, however they came to
-// be there, and only then.
-func TestKillProcesses(t *testing.T) {
-	ws := clone(t)
+// A process belongs to a cluster if it runs one of our binaries in the
+// cluster's folder, and only then.
+func TestKillEndsOnlyTheClustersProcesses(t *testing.T) {
+	root := filepath.Join(clone(t).Root, "with a space")
+	ws := workspace.Workspace{Root: root}
 	sleep, err := os.ReadFile("/bin/sleep")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(ws.Bin(""), 0o755); err != nil {
-		t.Fatal(err)
+	first, further := &kwok{ws: ws}, &kwok{ws: ws, suffix: "further"}
+	for _, dir := range []string{ws.Bin(""), first.clusterDir(), further.clusterDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := os.WriteFile(ws.Bin("etcd"), sleep, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	start := func(path string) (ended chan error) {
+	start := func(path, dir string) (ended chan error) {
 		cmd := exec.Command(path, "600")
+		cmd.Dir = dir
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -101,20 +154,37 @@ func TestKillProcesses(t *testing.T) {
 		go func() { ended <- cmd.Wait() }()
 		return ended
 	}
-	ours, theirs := start(ws.Bin("etcd")), start("/bin/sleep")
-	// A new build replaces the binary while the old one runs.
+	ours := start(ws.Bin("etcd"), first.clusterDir())
+	others := map[string]chan error{
+		"of another cluster of this clone":    start(ws.Bin("etcd"), further.clusterDir()),
+		"of somebody else, in the same place": start("/bin/sleep", first.clusterDir()),
+		"ours, in no cluster":                 start(ws.Bin("etcd"), ws.Root),
+	}
+	// A new build replaces the binary while the old one runs, and somebody may
+	// have removed the folder.
 	if err := os.Remove(ws.Bin("etcd")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.RemoveAll(first.dir()); err != nil {
+		t.Fatal(err)
+	}
 
-	running, err := processes(context.Background(), ws)
+	running, err := first.processes(t.Context())
 	if err != nil || len(running) != 1 || len(running["etcd"]) != 1 {
 		t.Fatalf("processes = %v, %v", running, err)
 	}
 	if missing := missingComponents(running); len(missing) != len(kwokComponents)-1 {
 		t.Errorf("missing components: %v", missing)
 	}
-	if err := killProcesses(context.Background(), ws); err != nil {
+	if err := first.kill(t.Context(), "kube-apiserver"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ours:
+		t.Error("etcd was ended together with the API server")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if err := first.down(t.Context(), io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -122,29 +192,185 @@ func TestKillProcesses(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("our process still runs")
 	}
-	select {
-	case <-theirs:
-		t.Error("a process of somebody else was ended")
-	default:
+	for whose, ended := range others {
+		select {
+		case <-ended:
+			t.Errorf("a process %s was ended", whose)
+		default:
+		}
+	}
+}
+
+func TestFurtherClusters(t *testing.T) {
+	ws := clone(t)
+	for _, name := range []string{"", "Chaos", "a/b", "..", "-x", strings.Repeat("x", 40)} {
+		if _, err := NewKwok(ws, name, KwokOptions{}); err == nil {
+			t.Errorf("a cluster may be named %q", name)
+		}
+	}
+	options := KwokOptions{AuditPolicy: "kind: Policy", FeatureGates: map[string]bool{"B": false, "A": true},
+		ExtraArgs: map[string][]string{"etcd": {"snapshot-count=10", "max-wals=1"}, "kube-apiserver": {"v=4"}}}
+	c, err := NewKwok(ws, "chaos", options)
+	if err != nil || c.Name() != "kwok-chaos" || !strings.HasPrefix(c.AuditLog(), ws.Path("kwok-chaos")) {
+		t.Fatalf("NewKwok = %v, %v", c, err)
+	}
+	first := &kwok{ws: ws}
+	if c.Kubeconfig() == first.kubeconfig() {
+		t.Errorf("both clusters have the kubeconfig %s", c.Kubeconfig())
+	}
+
+	k := c.p.(*kwok)
+	config := filepath.Join(ws.Root, "scripts", "controlplane", "kwok.yaml")
+	common, err := os.ReadFile("../../scripts/controlplane/kwok.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{config: string(common), k.dir("x"): ""} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := k.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"kubeFeatureGates: A=true,B=false", "kubeAuditPolicy: " + k.dir("audit-policy.yaml"),
+		"key: snapshot-count", "key: max-wals", "name: kube-apiserver", "key: unsafe-no-fsync", "runtime: binary"} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("%q is missing in\n%s", want, data)
+		}
+	}
+	// Another command of this clone finds it again, with its options.
+	all := All(ws)
+	found := all[len(all)-1]
+	if found.Name() != "kwok-chaos" || found.AuditLog() != c.AuditLog() || !reflect.DeepEqual(found.p.(*kwok).options, options) {
+		t.Errorf("All finds %s with %+v", found.Name(), found.p.(*kwok).options)
+	}
+	for _, bad := range []KwokOptions{
+		{ExtraArgs: map[string][]string{"kubelet": {"v=4"}}},
+		{ExtraArgs: map[string][]string{"etcd": {"--v=4"}}},
+		{ExtraArgs: map[string][]string{"etcd": {"v"}}},
+	} {
+		if _, err := bad.apply(common, ""); err == nil {
+			t.Errorf("options %+v are accepted", bad)
+		}
+	}
+}
+
+func TestOnlyKwokHasComponents(t *testing.T) {
+	ws := clone(t)
+	for _, c := range All(ws) {
+		err := c.Kill(t.Context(), "kubelet")
+		if err == nil {
+			t.Errorf("%s: a kubelet was killed", c.Name())
+		}
+		if (len(c.Components()) > 0) != (c.Name() == "kwok") {
+			t.Errorf("%s has the components %v", c.Name(), c.Components())
+		}
+	}
+}
+
+func TestRunContainers(t *testing.T) {
+	node := func(runtime string, annotations map[string]string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: annotations},
+			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{ContainerRuntimeVersion: runtime}}}
+	}
+	real, fake := node("containerd://2.1.4", nil), node("kwok-v0.8.0", nil)
+	for name, tc := range map[string]struct {
+		nodes []corev1.Node
+		want  bool
+	}{
+		"none":                          {nil, false},
+		"real":                          {[]corev1.Node{real}, true},
+		"simulated":                     {[]corev1.Node{fake}, false},
+		"simulated beside real":         {[]corev1.Node{real, fake}, false},
+		"simulated, says it is no such": {[]corev1.Node{node("containerd://1.7", map[string]string{"kwok.x-k8s.io/node": "fake"})}, false},
+	} {
+		if got := runContainers(tc.nodes); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestLoadImages(t *testing.T) {
+	fakeEngine(t, "")
+	ws := clone(t)
+	var out bytes.Buffer
+	if err := (&Cluster{ws: ws, p: &kwok{ws: ws}}).LoadImages(t.Context(), &out, "x:1"); err != nil || !strings.Contains(out.String(), "simulated") {
+		t.Errorf("kwok: %v, output %q", err, out.String())
+	}
+	if err := (&Cluster{ws: ws, p: &existing{ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "push x:1 to a registry") {
+		t.Errorf("existing: %v", err)
+	}
+}
+
+// The archive is what docker save would write: the layer's digest in the
+// configuration, every tag in the manifest, and a program that anyone may run.
+func TestImageArchive(t *testing.T) {
+	data, err := imageArchive("/pause", []byte("program"), "a:1", "a:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := untar(t, data)
+	var manifest []struct {
+		Config           string
+		RepoTags, Layers []string
+	}
+	if err := json.Unmarshal(files["manifest.json"].data, &manifest); err != nil || len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{"a:1", "a:2"}) {
+		t.Fatalf("manifest %s, %v", files["manifest.json"].data, err)
+	}
+	layer := files[manifest[0].Layers[0]].data
+	sum := sha256.Sum256(layer)
+	if config := files[manifest[0].Config].data; !bytes.Contains(config, fmt.Appendf(nil, "sha256:%x", sum)) || !bytes.Contains(config, []byte(`"Entrypoint":["/pause"]`)) {
+		t.Errorf("configuration %s", config)
+	}
+	if program := untar(t, layer)["pause"]; string(program.data) != "program" || program.mode != 0o755 {
+		t.Errorf("the layer holds %+v", program)
+	}
+}
+
+func untar(t *testing.T, data []byte) map[string]file {
+	t.Helper()
+	files := map[string]file{}
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = file{h.Name, h.Mode, content}
 	}
 }
 
 func TestLockWaits(t *testing.T) {
 	ws := clone(t)
-	unlock, err := lock(context.Background(), ws, io.Discard)
-	if err != nil {
-		t.Fatal(err)
+	unlock, waited, err := lock(context.Background(), ws, io.Discard)
+	if err != nil || waited {
+		t.Fatalf("the first lock: waited %v, %v", waited, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	if _, err := lock(ctx, ws, &out); err == nil || !strings.Contains(out.String(), "waiting") {
+	if _, _, err := lock(ctx, ws, &out); err == nil || !strings.Contains(out.String(), "waiting") {
 		t.Errorf("a second lock: %v, output %q", err, out.String())
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err = lock(context.Background(), ws, io.Discard)
+	unlock, _, err = lock(context.Background(), ws, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,13 +382,13 @@ func TestLockWaits(t *testing.T) {
 func TestEnviron(t *testing.T) {
 	ws := clone(t)
 	t.Setenv("KUBECONFIG", "/somewhere/else")
-	p := &kwok{ws}
+	p := &kwok{ws: ws}
 	env := map[string][]string{}
-	for _, kv := range Environ(ws, p) {
+	for _, kv := range environ(ws, p) {
 		name, value, _ := strings.Cut(kv, "=")
 		env[name] = append(env[name], value)
 	}
-	if got := env["KUBECONFIG"]; len(got) != 1 || got[0] != p.Kubeconfig() {
+	if got := env["KUBECONFIG"]; len(got) != 1 || got[0] != p.kubeconfig() {
 		t.Errorf("KUBECONFIG = %v", got)
 	}
 	if got := env["PATH"]; len(got) != 1 || !strings.HasPrefix(got[0], ws.Bin("")) {
@@ -203,12 +429,12 @@ func TestNodeImagesArePinned(t *testing.T) {
 func TestKindFailureIsShort(t *testing.T) {
 	ws := clone(t)
 	t.Setenv("PATH", t.TempDir()) // no container engine
-	k := &kind{ws}
-	err := k.explain(context.Background(), "create cluster", os.ErrDeadlineExceeded, bytes.Repeat([]byte("noise\n"), 10_000))
+	k := &kind{ws: ws}
+	err := k.explain(context.Background(), "create cluster", os.ErrDeadlineExceeded, strings.Repeat("noise\n", 10_000))
 	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "the container engine went away") {
 		t.Errorf("error = %.600v", err)
 	}
-	if log, err := os.ReadFile(ws.State("logs", "kind.log")); err != nil || len(log) != 60_000 {
+	if log, err := os.ReadFile(ws.Path("logs", "kind.log")); err != nil || len(log) != 60_000 {
 		t.Errorf("kind's output was not kept: %d bytes, %v", len(log), err)
 	}
 }

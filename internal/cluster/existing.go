@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -19,34 +22,61 @@ import (
 // original does not move a run to another cluster halfway.
 type existing struct{ ws workspace.Workspace }
 
-func (e *existing) Name() string       { return "existing" }
-func (e *existing) Containers() bool   { return true }
-func (e *existing) Kubeconfig() string { return e.ws.State("existing", "kubeconfig") }
-
+func (e *existing) name() string       { return "existing" }
+func (e *existing) kubeconfig() string { return e.ws.Path("existing", "kubeconfig") }
 func (e *existing) binaries() []string { return nil }
 
-// ExportLogs has nothing to export: the cluster's logs are its owner's.
-func (e *existing) ExportLogs(context.Context, string) error { return nil }
+// containers asks the cluster: nodes of somebody's kwok cluster are simulated.
+func (e *existing) containers(ctx context.Context) (bool, error) {
+	client, err := client(e.kubeconfig())
+	if err != nil {
+		return false, err
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("asking the nodes whether they run containers: %w", err)
+	}
+	return runContainers(nodes.Items), nil
+}
 
-func (e *existing) State(ctx context.Context) (State, string) {
-	have, err := os.ReadFile(e.Kubeconfig())
+// runContainers reports whether all of the nodes run containers: one that does
+// not may get any pod. A kubelet names its container runtime as "containerd://2.1".
+func runContainers(nodes []corev1.Node) bool {
+	for _, n := range nodes {
+		_, simulated := n.Annotations["kwok.x-k8s.io/node"]
+		if simulated || !strings.Contains(n.Status.NodeInfo.ContainerRuntimeVersion, "://") {
+			return false
+		}
+	}
+	return len(nodes) > 0
+}
+
+func (e *existing) loadImages(_ context.Context, _ io.Writer, images []string) error {
+	return fmt.Errorf("CLUSTER=existing: images cannot be put into the nodes of a cluster that is not ours: push %s to a registry that it can pull from, or use CLUSTER=kind", strings.Join(images, ", "))
+}
+
+// exportLogs has nothing to export: the cluster's logs are its owner's.
+func (e *existing) exportLogs(context.Context, string) error { return nil }
+
+func (e *existing) status(ctx context.Context) Status {
+	have, err := os.ReadFile(e.kubeconfig())
 	if errors.Is(err, os.ErrNotExist) {
-		return Absent, "not connected"
+		return Status{Absent, "not connected"}
 	}
 	if err != nil {
-		return Broken, err.Error()
+		return Status{Broken, err.Error()}
 	}
 	want, name, err := chosenContext()
 	if err != nil {
-		return Broken, err.Error()
+		return Status{Broken, err.Error()}
 	}
 	if !bytes.Equal(have, want) {
-		return Broken, "KUBECONFIG has changed since"
+		return Status{Broken, "KUBECONFIG has changed since"}
 	}
-	if err := healthy(ctx, e.Kubeconfig()); err != nil {
-		return Broken, err.Error()
+	if err := healthy(ctx, e.kubeconfig()); err != nil {
+		return Status{Broken, err.Error()}
 	}
-	return Ready, "context " + name
+	return Status{Ready, "context " + name}
 }
 
 // chosenContext returns a kubeconfig with nothing but the current context of
@@ -69,18 +99,18 @@ func chosenContext() ([]byte, string, error) {
 	return data, config.CurrentContext, err
 }
 
-func (e *existing) up(ctx context.Context, out io.Writer) error {
+func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {
 	data, name, err := chosenContext()
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(e.ws.State("existing"), 0o700); err != nil {
+	if err := os.MkdirAll(e.ws.Path("existing"), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(e.Kubeconfig(), data, 0o600); err != nil {
+	if err := os.WriteFile(e.kubeconfig(), data, 0o600); err != nil {
 		return err
 	}
-	if err := healthy(ctx, e.Kubeconfig()); err != nil {
+	if err := healthy(ctx, e.kubeconfig()); err != nil {
 		return errors.Join(fmt.Errorf("CLUSTER=existing: context %s: %w", name, err), e.down(ctx, io.Discard))
 	}
 	fmt.Fprintf(out, "Connected to context %s\n", name)
@@ -88,9 +118,9 @@ func (e *existing) up(ctx context.Context, out io.Writer) error {
 }
 
 func (e *existing) down(_ context.Context, out io.Writer) error {
-	if _, err := os.Stat(e.ws.State("existing")); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(e.ws.Path("existing")); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	fmt.Fprintln(out, "Disconnected from the existing cluster; nothing in it was changed")
-	return os.RemoveAll(e.ws.State("existing"))
+	fmt.Fprintln(out, "Disconnected from the existing cluster, which stays as it is")
+	return os.RemoveAll(e.ws.Path("existing"))
 }

@@ -1,17 +1,15 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -20,11 +18,16 @@ import (
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/nodeimage"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // kind is a cluster of real nodes, which are containers, with real containers in them.
-type kind struct{ ws workspace.Workspace }
+type kind struct {
+	ws    workspace.Workspace
+	found *engine.Engine // what engine has found
+}
 
 // nodeImages are the images of the release notes of kind v0.33.0, by minor version.
 var nodeImages = map[string]string{
@@ -34,51 +37,58 @@ var nodeImages = map[string]string{
 	"1.34": "kindest/node:v1.34.11@sha256:44e222ee2132dab25ff87301682f89eb82c7880ea3a1bf543bfe9708fd08d67d",
 }
 
-// PauseImage is in every kind cluster: a program that does nothing until it is
-// told to stop, for pods that really have to run. NextPauseImage is the same
-// under another tag, for what has to be rolled out.
-const (
-	PauseImage     = "workshop/pause:1"
-	NextPauseImage = "workshop/pause:2"
-)
+// kindTool is kind itself, which is a tool of the root module.
+var kindTool = build.Tools{Module: ".", Dir: "tools", NeedsFree: 1 << 30}
 
-func (k *kind) Name() string       { return "kind" }
-func (k *kind) Containers() bool   { return true }
-func (k *kind) Kubeconfig() string { return k.dir("kubeconfig") }
-func (k *kind) binaries() []string { return nil }
+func (k *kind) name() string                             { return "kind" }
+func (k *kind) containers(context.Context) (bool, error) { return true, nil }
+func (k *kind) kubeconfig() string                       { return k.dir("kubeconfig") }
+func (k *kind) binaries() []string                       { return nil }
 
 func (k *kind) dir(elem ...string) string {
-	return k.ws.State(append([]string{"kind"}, elem...)...)
+	return k.ws.Path(append([]string{"kind"}, elem...)...)
 }
 
-func (k *kind) State(ctx context.Context) (State, string) {
+// engine finds the container engine once.
+func (k *kind) engine(ctx context.Context) (engine.Engine, error) {
+	if k.found != nil {
+		return *k.found, nil
+	}
+	e, err := engine.Find(ctx)
+	if err == nil {
+		k.found = &e
+	}
+	return e, err
+}
+
+func (k *kind) status(ctx context.Context) Status {
 	_, err := os.Stat(k.dir())
 	known := err == nil
-	e, err := engine.Find(ctx)
+	e, err := k.engine(ctx)
 	if err != nil {
 		if known {
-			return Broken, err.Error()
+			return Status{Broken, err.Error()}
 		}
-		return Absent, err.Error()
+		return Status{Absent, err.Error()}
 	}
 	nodes, err := k.nodes(ctx, e)
 	if err != nil {
-		return Broken, err.Error()
+		return Status{Broken, err.Error()}
 	}
 	if len(nodes) == 0 && !known {
-		return Absent, "no cluster"
+		return Status{Absent, "no cluster"}
 	}
 	image, err := os.ReadFile(k.dir("image"))
 	if err != nil || len(nodes) == 0 {
-		return Broken, "not started completely, or its node is gone"
+		return Status{Broken, "not started completely, or its node is gone"}
 	}
 	if want := os.Getenv("K8S_VERSION"); want != "" && !strings.Contains(string(image), ":v"+want+".") {
-		return Broken, fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)
+		return Status{Broken, fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)}
 	}
-	if err := healthy(ctx, k.Kubeconfig()); err != nil {
-		return Broken, err.Error()
+	if err := healthy(ctx, k.kubeconfig()); err != nil {
+		return Status{Broken, err.Error()}
 	}
-	return Ready, fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)
+	return Status{Ready, fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)}
 }
 
 // nodes lists the containers of the cluster, also of one that was left half-made.
@@ -87,22 +97,25 @@ func (k *kind) nodes(ctx context.Context, e engine.Engine) ([]string, error) {
 	return strings.Fields(output), err
 }
 
-func (k *kind) up(ctx context.Context, out io.Writer) error {
-	e, err := engine.Find(ctx)
+func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
+	e, err := k.engine(ctx)
 	if err != nil {
 		return fmt.Errorf("CLUSTER=kind: %w", err)
 	}
 	if e.Name != "docker" {
 		fmt.Fprintf(out, "The container engine is %s %s: kind supports it, but this workshop is tested with docker only\n", e.Name, e.Version)
 	}
-	if err := diskspace.Require(k.ws.State(), 3<<30, "a kind cluster"); err != nil {
+	if err := diskspace.Require(k.ws.Path(), 3<<30, "a kind cluster"); err != nil {
 		return err
 	}
-	if _, detail := k.State(ctx); detail != "no cluster" {
-		fmt.Fprintf(out, "Starting the kind cluster anew: %s\n", detail)
+	if before.State == Broken {
+		fmt.Fprintf(out, "Making a new kind cluster: %s\n", before.Detail)
 	}
 	// A half-made cluster of a run that was killed goes first.
 	if err := k.down(ctx, io.Discard); err != nil {
+		return err
+	}
+	if err := kindTool.Build(ctx, k.ws, out, "kind"); err != nil {
 		return err
 	}
 	image, err := k.image(ctx, e, out)
@@ -113,7 +126,7 @@ func (k *kind) up(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	start := time.Now()
-	if err := k.create(ctx, e, image, out); err != nil {
+	if err := k.create(ctx, image, out); err != nil {
 		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
 	}
 	fmt.Fprintf(out, "kind cluster started in %.1fs\n", time.Since(start).Seconds())
@@ -134,11 +147,7 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	}
 	pinned, ok := nodeImages[want]
 	if !ok {
-		var known []string
-		for v := range nodeImages {
-			known = append(known, v)
-		}
-		slices.Sort(known)
+		known := slices.Sorted(maps.Keys(nodeImages))
 		return "", fmt.Errorf("K8S_VERSION=%s: no node image is pinned for it; there are %s", want, strings.Join(known, ", "))
 	}
 	if want == own {
@@ -155,8 +164,10 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	if _, err := e.Run(ctx, "image", "inspect", pinned); err == nil {
 		return pinned, nil
 	}
-	fmt.Fprintf(out, "Pulling %s\n", pinned)
+	name, _, _ := strings.Cut(pinned, "@")
+	done := progress.Start(out, "Pulling "+name)
 	_, pullErr := e.Run(ctx, "pull", "--quiet", pinned)
+	done(pullErr)
 	if pullErr == nil {
 		return pinned, nil
 	}
@@ -169,7 +180,7 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	if err := nodeimage.Possible(e); err != nil {
 		return "", fmt.Errorf("the node image is neither here nor can it be pulled (%w), and it cannot be built: %w", pullErr, err)
 	}
-	fmt.Fprintf(out, "It is neither here nor can it be pulled; building one from Go modules and Debian packages\n")
+	fmt.Fprintln(out, "It is neither here nor can it be pulled; building one from Go modules and Debian packages")
 	if err := nodeimage.Build(ctx, k.ws, out); err != nil {
 		return "", err
 	}
@@ -192,90 +203,87 @@ kubeadmConfigPatches:
 `, ownImage)
 }
 
-func (k *kind) create(ctx context.Context, e engine.Engine, image string, out io.Writer) error {
+func (k *kind) create(ctx context.Context, image string, out io.Writer) (err error) {
 	own := !strings.HasPrefix(image, "kindest/")
+	name, _, _ := strings.Cut(image, "@")
 	file := k.dir("config.yaml")
 	if err := os.WriteFile(file, []byte(config(own)), 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Creating the kind cluster from %s\n", image)
-	if err := k.kind(ctx, e, "create", "cluster", "--name", k.ws.ID(), "--image", image,
-		"--config", file, "--kubeconfig", k.Kubeconfig(), "--wait", "180s"); err != nil {
+	done := progress.Start(out, "Creating the kind cluster from "+name)
+	defer func() { done(err) }()
+	if err := k.run(ctx, "create", "cluster", "--name", k.ws.ID(), "--image", image,
+		"--config", file, "--kubeconfig", k.kubeconfig(), "--wait", "180s"); err != nil {
 		return err
 	}
-	if err := k.loadPause(ctx, e); err != nil {
+	if err := k.loadPause(ctx); err != nil {
 		return err
 	}
-	if err := waitReady(ctx, k.Kubeconfig(), 1, 2*time.Minute); err != nil {
+	if err := waitReady(ctx, k.kubeconfig(), 1, 2*time.Minute); err != nil {
 		return err
 	}
-	if err := waitSystemPods(ctx, k.Kubeconfig(), 3*time.Minute); err != nil {
+	if err := waitSystemPods(ctx, k.kubeconfig(), 3*time.Minute); err != nil {
 		return err
 	}
-	return os.WriteFile(k.dir("image"), []byte(strings.Split(image, "@")[0]), 0o644)
+	return os.WriteFile(k.dir("image"), []byte(name), 0o644)
 }
 
-// loadPause builds the pause images and puts them into the nodes.
-func (k *kind) loadPause(ctx context.Context, e engine.Engine) error {
-	context := k.dir("pause")
-	if err := os.MkdirAll(context, 0o755); err != nil {
-		return err
+// loadPause builds the pause image and puts it into the nodes.
+func (k *kind) loadPause(ctx context.Context) error {
+	archive := k.dir("pause.tar")
+	if err := buildPause(ctx, k.ws, archive); err != nil {
+		return fmt.Errorf("building %s: %w", PauseImage, err)
 	}
-	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(context, "pause"), "./scripts/images/pause")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = k.ws.Root, &output, &output
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", PauseImage, err, output.String())
-	}
-	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte("FROM scratch\nCOPY pause /pause\nENTRYPOINT [\"/pause\"]\n"), 0o644); err != nil {
-		return err
-	}
-	if _, err := e.Run(ctx, "build", "--quiet", "--tag", PauseImage, "--tag", NextPauseImage, context); err != nil {
-		return err
-	}
-	return k.kind(ctx, e, "load", "docker-image", PauseImage, NextPauseImage, "--name", k.ws.ID())
+	return k.loadImages(ctx, io.Discard, []string{archive})
 }
 
-// kind runs kind, which is a tool of the root module.
-func (k *kind) kind(ctx context.Context, e engine.Engine, args ...string) error {
-	binary := k.ws.State("tools", "kind")
-	var output bytes.Buffer
-	compile := exec.CommandContext(ctx, "go", "build", "-o", binary, "sigs.k8s.io/kind")
-	compile.Dir, compile.Stdout, compile.Stderr = k.ws.Root, &output, &output
-	if err := compile.Run(); err != nil {
-		return fmt.Errorf("building kind: %w\n%s", err, output.String())
+func (k *kind) loadImages(ctx context.Context, _ io.Writer, images []string) error {
+	e, err := k.engine(ctx)
+	if err != nil {
+		return err
 	}
-	output.Reset()
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.Env = append(Environ(k.ws, k), "KIND_EXPERIMENTAL_PROVIDER="+e.Name)
-	// A group of its own: an interrupt ends it together with the docker
-	// commands that it runs, and what they made is then removed by name.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
+	for _, image := range images {
+		what := "docker-image" // of whichever engine it is
+		if info, err := os.Stat(image); err == nil && info.Mode().IsRegular() {
+			what = "image-archive"
+		} else if _, err := e.Run(ctx, "image", "inspect", image); err != nil {
+			return fmt.Errorf("%s is neither a file nor an image of %s: build it or pull it first: %w", image, e.Name, err)
 		}
-		return k.explain(ctx, strings.Join(args[:2], " "), err, output.Bytes())
+		if err := k.run(ctx, "load", what, image, "--name", k.ws.ID()); err != nil {
+			return fmt.Errorf("loading %s: %w", image, err)
+		}
 	}
 	return nil
 }
 
+// run runs kind. An interrupt ends it at once, together with the docker commands
+// that it runs; what they made is then removed by name.
+func (k *kind) run(ctx context.Context, args ...string) error {
+	e, err := k.engine(ctx)
+	if err != nil {
+		return err
+	}
+	var output proc.Buffer
+	err = proc.Run(ctx, proc.Cmd{Path: k.ws.Path("tools", "kind"), Args: args,
+		Env: append(environ(k.ws, k), "KIND_EXPERIMENTAL_PROVIDER="+e.Name), Out: &output, Err: &output})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return k.explain(ctx, strings.Join(args[:2], " "), err, output.String())
+}
+
 // explain makes an error of what kind printed, which can be thousands of lines:
 // all of them go into a file, and its own error message stays.
-func (k *kind) explain(ctx context.Context, command string, err error, output []byte) error {
-	file := k.ws.State("logs", "kind.log")
-	if writeErr := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, output, 0o644)); writeErr != nil {
+func (k *kind) explain(ctx context.Context, command string, err error, output string) error {
+	file := k.ws.Path("logs", "kind.log")
+	if writeErr := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(output), 0o644)); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
 	if _, engineErr := engine.Find(ctx); engineErr != nil {
 		return fmt.Errorf("kind %s: the container engine went away meanwhile: %w", command, engineErr)
 	}
 	message := "no message"
-	for line := range strings.Lines(string(output)) {
+	for line := range strings.Lines(output) {
 		if m, ok := strings.CutPrefix(line, "ERROR: "); ok {
 			message = strings.TrimSpace(m)
 		}
@@ -285,7 +293,7 @@ func (k *kind) explain(ctx context.Context, command string, err error, output []
 
 func (k *kind) down(ctx context.Context, out io.Writer) error {
 	_, statErr := os.Stat(k.dir())
-	e, err := engine.Find(ctx)
+	e, err := k.engine(ctx)
 	if err != nil {
 		if errors.Is(statErr, os.ErrNotExist) {
 			return nil
@@ -309,10 +317,9 @@ func (k *kind) down(ctx context.Context, out io.Writer) error {
 	return os.RemoveAll(k.dir())
 }
 
-func (k *kind) ExportLogs(ctx context.Context, dir string) error {
-	e, err := engine.Find(ctx)
-	if err != nil {
+func (k *kind) exportLogs(ctx context.Context, dir string) error {
+	if err := kindTool.Build(ctx, k.ws, io.Discard, "kind"); err != nil {
 		return err
 	}
-	return k.kind(ctx, e, "export", "logs", dir, "--name", k.ws.ID())
+	return k.run(ctx, "export", "logs", dir, "--name", k.ws.ID())
 }

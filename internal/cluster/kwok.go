@@ -1,133 +1,214 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/shirou/gopsutil/v4/process"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // kwok is a real control plane as local processes, with simulated nodes.
-type kwok struct{ ws workspace.Workspace }
+type kwok struct {
+	ws      workspace.Workspace
+	suffix  string // tells a further cluster of this clone from the first one
+	options KwokOptions
+}
+
+// KwokOptions are what a further kwok cluster does not have in common with the
+// first one of its clone.
+type KwokOptions struct {
+	// AuditPolicy is an audit policy as YAML; Cluster.AuditLog then says where
+	// the API server writes its log.
+	AuditPolicy string `json:"auditPolicy,omitempty"`
+	// FeatureGates are those of the API server, the controller manager and the scheduler.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// ExtraArgs are further flags, by component and without dashes:
+	// {"etcd": {"snapshot-count=100"}}.
+	ExtraArgs map[string][]string `json:"extraArgs,omitempty"`
+}
 
 const kwokNodes = 2
 
-// kwokComponents maps the control plane's binaries to the names of kwokctl's pid files.
-var kwokComponents = map[string]string{
-	"etcd":                    "etcd",
-	"kube-apiserver":          "kube-apiserver",
-	"kube-controller-manager": "kube-controller-manager",
-	"kube-scheduler":          "kube-scheduler",
-	"kwok":                    "kwok-controller",
+// kwokComponents are the parts of a kwok cluster in the order in which they are
+// started, under the names that Kill and Start take.
+var kwokComponents = []part{
+	{"etcd", "etcd"},
+	{"kube-apiserver", "kube-apiserver"},
+	{"kube-controller-manager", "kube-controller-manager"},
+	{"kube-scheduler", "kube-scheduler"},
+	{"kwok-controller", "kwok"},
 }
 
-func (k *kwok) Name() string       { return "kwok" }
-func (k *kwok) Containers() bool   { return false }
-func (k *kwok) Kubeconfig() string { return k.dir("kubeconfig") }
+type part struct{ name, binary string }
+
+var suffixPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?$`)
+
+// NewKwok returns a further kwok cluster of the clone, with a state and options
+// of its own. It is not up yet. Its Name is "kwok-" and then the given name;
+// make status lists it and make down removes it like any other.
+func NewKwok(ws workspace.Workspace, name string, options KwokOptions) (*Cluster, error) {
+	if !suffixPattern.MatchString(name) {
+		return nil, fmt.Errorf("%q cannot name a cluster: use at most 22 small letters, digits and dashes", name)
+	}
+	return &Cluster{ws: ws, p: &kwok{ws: ws, suffix: name, options: options}}, nil
+}
+
+// furtherKwok finds the further kwok clusters of a clone.
+func furtherKwok(ws workspace.Workspace) []*kwok {
+	entries, _ := os.ReadDir(ws.Path()) // nothing was made yet where it is missing
+	var found []*kwok
+	for _, e := range entries {
+		suffix, ok := strings.CutPrefix(e.Name(), "kwok-")
+		if !ok || !e.IsDir() || !suffixPattern.MatchString(suffix) {
+			continue
+		}
+		k := &kwok{ws: ws, suffix: suffix}
+		// Without its options it is one that was left half-made: Up makes it
+		// anew without options, and Down removes it.
+		if data, err := os.ReadFile(k.dir("options.json")); err == nil {
+			_ = json.Unmarshal(data, &k.options)
+		}
+		found = append(found, k)
+	}
+	return found
+}
+
+func (k *kwok) name() string {
+	if k.suffix == "" {
+		return "kwok"
+	}
+	return "kwok-" + k.suffix
+}
+
+func (k *kwok) containers(context.Context) (bool, error) { return false, nil }
+func (k *kwok) kubeconfig() string                       { return k.dir("kubeconfig") }
 
 func (k *kwok) binaries() []string {
-	return append(slices.Collect(maps.Keys(kwokComponents)), "kwokctl")
+	names := []string{"kwokctl"}
+	for _, c := range kwokComponents {
+		names = append(names, c.binary)
+	}
+	return names
 }
 
 func (k *kwok) dir(elem ...string) string {
-	return k.ws.State(append([]string{"kwok"}, elem...)...)
+	return k.ws.Path(append([]string{k.name()}, elem...)...)
 }
 
+// clusterDir is where kwokctl keeps the cluster: below .kwok in its home folder.
 func (k *kwok) clusterDir(elem ...string) string {
-	return k.dir(append([]string{"clusters", k.ws.ID()}, elem...)...)
+	return k.dir(append([]string{".kwok", "clusters", k.ws.ID()}, elem...)...)
 }
 
-func (k *kwok) State(ctx context.Context) (State, string) {
-	running, err := processes(ctx, k.ws)
+// stamp identifies what the cluster is made of: same stamp, same cluster.
+func (k *kwok) stamp() (string, error) {
+	stamp, err := build.ControlPlane.Stamp(k.ws)
+	if err != nil || k.suffix == "" {
+		return stamp, err
+	}
+	options, err := json.Marshal(k.options)
+	return stamp + string(options) + "\n", err
+}
+
+func (k *kwok) status(ctx context.Context) Status {
+	running, err := k.processes(ctx)
 	if err != nil {
-		return Broken, err.Error()
+		return Status{Broken, err.Error()}
 	}
 	if _, err := os.Stat(k.dir()); errors.Is(err, os.ErrNotExist) && len(running) == 0 {
-		return Absent, "no cluster"
+		return Status{Absent, "no cluster"}
 	}
 	if missing := missingComponents(running); len(missing) > 0 {
-		return Broken, strings.Join(missing, ", ") + " not running"
+		return Status{Broken, strings.Join(missing, ", ") + " not running"}
 	}
-	want, err := build.ControlPlane.Stamp(k.ws)
+	want, err := k.stamp()
 	if err != nil {
-		return Broken, err.Error()
+		return Status{Broken, err.Error()}
 	}
 	if have, err := os.ReadFile(k.dir("stamp")); err != nil || string(have) != want {
-		return Broken, "not started completely, or of another version than scripts/controlplane pins"
+		return Status{Broken, "not started completely, or of other versions or options than are asked for now"}
 	}
-	if err := healthy(ctx, k.Kubeconfig()); err != nil {
-		return Broken, err.Error()
+	if err := healthy(ctx, k.kubeconfig()); err != nil {
+		return Status{Broken, err.Error()}
 	}
-	version, _, _ := strings.Cut(want, " ")
-	return Ready, fmt.Sprintf("Kubernetes %s, control plane as local processes, %d simulated nodes", version, kwokNodes)
+	version, err := build.KubernetesVersion(k.ws)
+	if err != nil {
+		return Status{Broken, err.Error()}
+	}
+	return Status{Ready, fmt.Sprintf("Kubernetes %s, control plane as local processes, %d simulated nodes", version, kwokNodes)}
 }
 
-func (k *kwok) up(ctx context.Context, out io.Writer) error {
-	if err := diskspace.Require(k.ws.State(), 512<<20, "a cluster"); err != nil {
+func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
+	if err := diskspace.Require(k.ws.Path(), 512<<20, "a cluster"); err != nil {
 		return err
 	}
-	stamp, err := build.ControlPlane.Stamp(k.ws)
+	stamp, err := k.stamp()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
 	verb := "started"
 	if have, err := os.ReadFile(k.dir("stamp")); err == nil && string(have) == stamp {
-		err := k.restart(ctx, out)
+		err := k.repair(ctx, out)
 		if err == nil {
-			fmt.Fprintf(out, "kwok cluster repaired in %.1fs; its objects are still there\n", time.Since(start).Seconds())
+			fmt.Fprintf(out, "%s cluster repaired in %.1fs; its objects are still there\n", k.name(), time.Since(start).Seconds())
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		fmt.Fprintf(out, "It could not be repaired (%v); starting anew\n", err)
+		fmt.Fprintf(out, "It could not be repaired (%v); starting a new one\n", err)
 		verb = "started anew"
 	}
 	if err := k.create(ctx, stamp); err != nil {
-		// Taken back also when it was Ctrl-C that ended it.
+		// Removed also when it was Ctrl-C that ended it.
 		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
 	}
-	fmt.Fprintf(out, "kwok cluster %s in %.1fs\n", verb, time.Since(start).Seconds())
+	fmt.Fprintf(out, "%s cluster %s in %.1fs\n", k.name(), verb, time.Since(start).Seconds())
 	return nil
 }
 
-// restart starts those components that are gone, on the data of the others.
-func (k *kwok) restart(ctx context.Context, out io.Writer) error {
-	running, err := processes(ctx, k.ws)
-	if err != nil {
-		return err
-	}
-	missing := missingComponents(running)
-	fmt.Fprintf(out, "Repairing the kwok cluster: %s not running\n", strings.Join(missing, ", "))
-	// kwokctl trusts a pid file as long as any process has that pid.
-	for _, name := range missing {
-		if err := os.Remove(k.clusterDir("pids", kwokComponents[name]+".pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
+// repair starts those components that are gone, on the data of the others. One
+// that ends only now, because it has missed the API server, is started as well.
+func (k *kwok) repair(ctx context.Context, out io.Writer) error {
+	for round := 0; ; round++ {
+		running, err := k.processes(ctx)
+		if err != nil {
+			return err
+		}
+		missing := missingComponents(running)
+		switch {
+		case len(missing) == 0 && round == 0:
+			return errors.New("all of it runs, and the API server does not answer")
+		case len(missing) == 0:
+			return nil
+		case round == 3:
+			return fmt.Errorf("%s ended again and again%s", strings.Join(missing, ", "), k.lastLogLines())
+		}
+		fmt.Fprintf(out, "Repairing the %s cluster: %s not running\n", k.name(), strings.Join(missing, ", "))
+		for _, name := range missing {
+			if err := k.start(ctx, name); err != nil {
+				return err
+			}
+		}
+		if err := waitReady(ctx, k.kubeconfig(), kwokNodes, 30*time.Second); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
-	defer cancel()
-	if err := k.kwokctl(ctx, "start", "cluster", "--wait", "30s"); err != nil {
-		return err
-	}
-	return waitReady(ctx, k.Kubeconfig(), kwokNodes, 30*time.Second)
 }
 
 func (k *kwok) create(ctx context.Context, stamp string) error {
@@ -138,9 +219,13 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 	if err := os.MkdirAll(k.dir(), 0o755); err != nil {
 		return err
 	}
-	err := k.kwokctl(ctx, "create", "cluster",
-		"--config", filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml"),
-		"--kubeconfig", k.Kubeconfig(),
+	config, err := k.config()
+	if err != nil {
+		return err
+	}
+	err = k.kwokctl(ctx, "create", "cluster",
+		"--config", config,
+		"--kubeconfig", k.kubeconfig(),
 		"--etcd-binary", k.ws.Bin("etcd"),
 		"--kube-apiserver-binary", k.ws.Bin("kube-apiserver"),
 		"--kube-controller-manager-binary", k.ws.Bin("kube-controller-manager"),
@@ -151,35 +236,118 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 		err = k.kwokctl(ctx, "scale", "node", "--replicas", fmt.Sprint(kwokNodes))
 	}
 	if err == nil {
-		err = waitReady(ctx, k.Kubeconfig(), kwokNodes, 60*time.Second)
+		err = waitReady(ctx, k.kubeconfig(), kwokNodes, 60*time.Second)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("the kwok cluster did not start: %w%s", err, k.lastLogLines())
+		return fmt.Errorf("the %s cluster did not start: %w%s", k.name(), err, k.lastLogLines())
 	}
 	return os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644)
 }
 
-func (k *kwok) ExportLogs(_ context.Context, dir string) error {
-	return os.CopyFS(dir, os.DirFS(k.clusterDir("logs")))
+// config returns the file that tells kwokctl how to run the cluster: what all
+// clusters have in common, and the options of this one.
+func (k *kwok) config() (string, error) {
+	common := filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml")
+	if k.suffix == "" {
+		return common, nil
+	}
+	options, err := json.Marshal(k.options)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(k.dir("options.json"), options, 0o644); err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(common)
+	if err != nil {
+		return "", err
+	}
+	if data, err = k.options.apply(data, k.dir("audit-policy.yaml")); err != nil {
+		return "", fmt.Errorf("%s: %w", common, err)
+	}
+	if err := os.WriteFile(k.dir("audit-policy.yaml"), []byte(k.options.AuditPolicy), 0o644); err != nil {
+		return "", err
+	}
+	return k.dir("config.yaml"), os.WriteFile(k.dir("config.yaml"), data, 0o644)
 }
 
-func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
-	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, k.ws.Bin("kwokctl"), append([]string{"--name", k.ws.ID()}, args...)...)
-	cmd.Env = append(Environ(k.ws, k), "KWOK_WORKDIR="+k.dir())
-	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.WaitDelay = 2 * time.Second
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("kwokctl %s: %w\n%s", strings.Join(args[:2], " "), err, lastLines(output.String(), 5))
+// apply adds the options to a KwokctlConfiguration. They do not go on
+// kwokctl's command line, which panics at some orders of --extra-args.
+func (o KwokOptions) apply(config []byte, auditPolicy string) ([]byte, error) {
+	type arg struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
 	}
+	type patch struct {
+		Name      string `json:"name"`
+		ExtraArgs []arg  `json:"extraArgs"`
+	}
+	var c struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Options    map[string]any `json:"options"`
+		Patches    []patch        `json:"componentsPatches"`
+	}
+	if err := yaml.UnmarshalStrict(config, &c); err != nil {
+		return nil, err
+	}
+	if o.AuditPolicy != "" {
+		c.Options["kubeAuditPolicy"] = auditPolicy
+	}
+	var gates []string
+	for name, on := range o.FeatureGates {
+		gates = append(gates, fmt.Sprintf("%s=%v", name, on))
+	}
+	if slices.Sort(gates); len(gates) > 0 {
+		c.Options["kubeFeatureGates"] = strings.Join(gates, ",")
+	}
+	for component, flags := range o.ExtraArgs {
+		if !slices.ContainsFunc(kwokComponents, func(k part) bool { return k.name == component }) {
+			return nil, fmt.Errorf("there is no component %q to give flags to", component)
+		}
+		p := patch{Name: component}
+		for _, flag := range flags {
+			key, value, ok := strings.Cut(flag, "=")
+			if !ok || strings.HasPrefix(key, "-") {
+				return nil, fmt.Errorf("flag %q of %s is not of the form key=value", flag, component)
+			}
+			p.ExtraArgs = append(p.ExtraArgs, arg{key, value})
+		}
+		c.Patches = append(c.Patches, p)
+	}
+	return yaml.Marshal(c)
+}
+
+func (k *kwok) loadImages(_ context.Context, out io.Writer, images []string) error {
+	fmt.Fprintf(out, "Nothing to load: the nodes of a %s cluster are simulated and pull no images (%s)\n", k.name(), strings.Join(images, ", "))
 	return nil
 }
 
+func (k *kwok) exportLogs(_ context.Context, dir string) error {
+	err := os.CopyFS(dir, os.DirFS(k.clusterDir("logs")))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it never came so far
+	}
+	return err
+}
+
+// kwokctl runs kwokctl with a home folder of its own, in which it keeps the
+// cluster. KWOK_WORKDIR, the other way to tell it where, is cut at a space.
+func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
+	env := slices.DeleteFunc(environ(k.ws, k), func(kv string) bool { return strings.HasPrefix(kv, "KWOK_") })
+	return proc.Run(ctx, proc.Cmd{
+		Path: k.ws.Bin("kwokctl"), Args: append([]string{"--name", k.ws.ID()}, args...),
+		// In this folder kill finds it too, if the one who started it was killed.
+		Dir: k.dir(),
+		Env: append(env, "HOME="+k.dir()),
+	})
+}
+
 func (k *kwok) down(ctx context.Context, out io.Writer) error {
-	if err := killProcesses(ctx, k.ws); err != nil {
+	if err := k.killAll(ctx); err != nil {
 		return err
 	}
 	if _, err := os.Stat(k.dir()); errors.Is(err, os.ErrNotExist) {
@@ -188,17 +356,17 @@ func (k *kwok) down(ctx context.Context, out io.Writer) error {
 	if err := os.RemoveAll(k.dir()); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "kwok cluster removed")
+	fmt.Fprintf(out, "%s cluster removed\n", k.name())
 	return nil
 }
 
 // lastLogLines returns the end of each component's log, to tell why it did not start.
 func (k *kwok) lastLogLines() string {
 	var b strings.Builder
-	for _, name := range kwokComponents {
-		data, err := os.ReadFile(k.clusterDir("logs", name+".log"))
+	for _, c := range kwokComponents {
+		data, err := os.ReadFile(k.clusterDir("logs", c.name+".log"))
 		if err == nil && len(data) > 0 {
-			fmt.Fprintf(&b, "\n--- end of the log of %s\n%s", name, lastLines(string(data), 4))
+			fmt.Fprintf(&b, "\n--- end of the log of %s\n%s", c.name, lastLines(string(data), 4))
 		}
 	}
 	return b.String()
@@ -207,67 +375,4 @@ func (k *kwok) lastLogLines() string {
 func lastLines(s string, n int) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// processes returns the processes whose executable is one of the workshop's
-// own binaries, by name. That holds for the components of a cluster whose pid
-// files are gone too, and for no process that somebody else started.
-func processes(ctx context.Context, ws workspace.Workspace) (map[string][]*process.Process, error) {
-	bin, err := filepath.EvalSymlinks(ws.Bin(""))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	all, err := process.ProcessesWithContext(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
-	}
-	found := map[string][]*process.Process{}
-	for _, p := range all {
-		// Linux marks a binary that was replaced since; one that ended
-		// meanwhile or is not ours to see has no executable.
-		exe, err := p.ExeWithContext(ctx)
-		exe = strings.TrimSuffix(exe, " (deleted)")
-		if err == nil && filepath.Dir(exe) == bin {
-			found[filepath.Base(exe)] = append(found[filepath.Base(exe)], p)
-		}
-	}
-	return found, nil
-}
-
-func missingComponents(running map[string][]*process.Process) []string {
-	var missing []string
-	for name := range kwokComponents {
-		if len(running[name]) == 0 {
-			missing = append(missing, name)
-		}
-	}
-	slices.Sort(missing)
-	return missing
-}
-
-// killProcesses ends everything that runs from the workshop's bin folder and
-// waits until it is gone. Nothing in a throw-away cluster needs a graceful
-// end, and an apiserver whose etcd went first can take minutes for one.
-func killProcesses(ctx context.Context, ws workspace.Workspace) error {
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
-		running, err := processes(ctx, ws)
-		if err != nil {
-			return false, err
-		}
-		for _, ps := range running {
-			for _, p := range ps {
-				if err := p.KillWithContext(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
-					return false, fmt.Errorf("ending process %d: %w", p.Pid, err)
-				}
-			}
-		}
-		return len(running) == 0, nil
-	})
-	if err != nil {
-		return fmt.Errorf("ending the processes of %s: %w", ws.Bin(""), err)
-	}
-	return nil
 }

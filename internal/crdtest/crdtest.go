@@ -60,6 +60,12 @@ func Client(t testing.TB, e *testenv.Env) clientset.Interface {
 // can be used.
 func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) error {
 	t.Helper()
+	t.Cleanup(func() { Remove(t, e, crd.Name) })
+	return create(t, e, crd)
+}
+
+func create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) error {
+	t.Helper()
 	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	old, err := client.Get(e.Context(), crd.Name, metav1.GetOptions{})
 	switch {
@@ -74,7 +80,6 @@ func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDef
 	if crd.Labels[Label] == "" {
 		metav1.SetMetaDataLabel(&crd.ObjectMeta, Label, "test")
 	}
-	t.Cleanup(func() { Remove(t, e, crd.Name) })
 	_, err = client.Create(e.Context(), crd, metav1.CreateOptions{})
 	return err
 }
@@ -86,11 +91,12 @@ func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDef
 func Install(t testing.TB, e *testenv.Env, crds ...*apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	var names []string
+	t.Cleanup(func() { Remove(t, e, names...) })
 	for _, crd := range crds {
-		if err := Create(t, e, crd); err != nil {
+		names = append(names, crd.Name)
+		if err := create(t, e, crd); err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, crd.Name)
 	}
 	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
 		t.Fatal(err)
@@ -103,6 +109,7 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 	t.Helper()
 	ctx := context.WithoutCancel(e.Context())
 	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	var deleted []string
 	for _, name := range names {
 		crd, err := client.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -119,8 +126,9 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 			t.Errorf("deleting %s: %v", name, err)
 			continue
 		}
-		if err := crdwait.Gone(ctx, e.Config, name); err != nil {
-			t.Error(err)
-		}
+		deleted = append(deleted, name)
+	}
+	if err := crdwait.Gone(ctx, e.Config, deleted...); err != nil {
+		t.Error(err)
 	}
 }

@@ -19,23 +19,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"github.com/k8s-go/workshop/internal/poll"
 )
 
-// timeout is how long a context without a deadline is waited for.
+// timeout is how long each definition is waited for if the context has no deadline.
 const timeout = 30 * time.Second
 
-// poll is short: a definition is usable after a fraction of a second.
-const poll = 50 * time.Millisecond
+// interval is short: a definition is usable after a fraction of a second.
+const interval = 50 * time.Millisecond
 
 // Established waits until every served version of the named definitions can be
 // used: the condition Established is true, discovery lists the resource in both
 // its forms, and a list of it is answered. A definition may be created after
 // the call; it waits for that too. Without a deadline in ctx it waits 30
-// seconds. The error says which definition was missing what.
+// seconds for each. The error says which definition was missing what.
 func Established(ctx context.Context, config *rest.Config, crdNames ...string) error {
 	config = unlimited(config)
 	definitions, err := clientset.NewForConfig(config)
@@ -72,7 +73,7 @@ func Established(ctx context.Context, config *rest.Config, crdNames ...string) e
 
 // Gone waits until the named definitions no longer exist and discovery no
 // longer lists their resources. Until then a definition of the same name cannot
-// be created. Without a deadline in ctx it waits 30 seconds.
+// be created. Without a deadline in ctx it waits 30 seconds for each.
 func Gone(ctx context.Context, config *rest.Config, crdNames ...string) error {
 	definitions, err := clientset.NewForConfig(unlimited(config))
 	if err != nil {
@@ -111,25 +112,13 @@ func unlimited(config *rest.Config) *rest.Config {
 
 // until calls ready for one name after the other until it returns nil.
 func until(ctx context.Context, names []string, ready func(ctx context.Context, name string) error) error {
-	if _, limited := ctx.Deadline(); !limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+	limit := timeout
+	if _, limited := ctx.Deadline(); limited {
+		limit = 0
 	}
 	for _, name := range names {
-		var last error
-		err := wait.PollUntilContextCancel(ctx, poll, true, func(ctx context.Context) (bool, error) {
-			if err := ready(ctx, name); err != nil {
-				// What the end of ctx did to a request says less than the answer before.
-				if ctx.Err() == nil || last == nil {
-					last = err
-				}
-				return false, nil
-			}
-			return true, nil
-		})
-		if err != nil {
-			return fmt.Errorf("waiting for CustomResourceDefinition %s: %w (%w)", name, last, err)
+		if err := poll.Until(ctx, interval, limit, func(ctx context.Context) error { return ready(ctx, name) }); err != nil {
+			return fmt.Errorf("waiting for CustomResourceDefinition %s: %w", name, err)
 		}
 	}
 	return nil

@@ -137,12 +137,13 @@ func memory() Finding {
 func clusterKind(ctx context.Context, ws workspace.Workspace) Finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	p, why, err := cluster.Select(ctx, ws, "")
+	c, why, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
 	if err != nil {
 		return Finding{Check: "cluster", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
 	}
-	f := Finding{Check: "cluster", Detail: fmt.Sprintf("%s: %s", p.Name(), strings.TrimSpace(why))}
-	if !p.Containers() {
+	f := Finding{Check: "cluster", Detail: fmt.Sprintf("%s: %s", c.Name(), strings.TrimSpace(why))}
+	// An existing cluster to which nothing is connected yet cannot say.
+	if containers, err := c.Containers(ctx); err == nil && !containers {
 		f.Fix = "fine for every step but the parts that need running containers, which say so; those need Docker"
 	}
 	return f

@@ -2,13 +2,14 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/proc"
 )
 
 // An Engine is a container engine whose command line is that of docker.
@@ -47,18 +48,15 @@ func ask(ctx context.Context, name string) (string, error) {
 	if name == "podman" {
 		format = "{{.Client.Version}}" // it has no server
 	}
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, name, "version", "--format", format)
-	cmd.Stderr = &stderr
-	cmd.WaitDelay = time.Second
-	output, err := cmd.Output()
+	output, err := proc.Output(ctx, proc.Cmd{Path: name, Args: []string{"version", "--format", format}})
 	if ctx.Err() != nil {
 		return "", errors.New("no answer within five seconds")
 	}
-	if err != nil {
-		return "", errors.New(explain(stderr.String()))
+	var failed *proc.Error
+	if errors.As(err, &failed) {
+		return "", errors.New(explain(failed.Output))
 	}
-	return strings.TrimSpace(string(output)), nil
+	return strings.TrimSpace(output), err
 }
 
 // explain turns what the command line says into what to do.
@@ -75,12 +73,6 @@ func explain(stderr string) string {
 
 // Run runs a command of the engine. The error holds what it printed.
 func (e Engine) Run(ctx context.Context, args ...string) (string, error) {
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, e.Name, args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.WaitDelay = 5 * time.Second
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", e.Name, args[0], err, strings.TrimSpace(stderr.String()))
-	}
-	return strings.TrimSpace(stdout.String()), nil
+	output, err := proc.Output(ctx, proc.Cmd{Path: e.Name, Args: args})
+	return strings.TrimSpace(output), err
 }

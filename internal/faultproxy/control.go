@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Control lets a person steer the proxy with curl. The fields of Requests and
-// Rule are query parameters: verb, resource, namespace, name, user-agent;
+// Control lets a person steer the proxy with curl. The fields of Match and
+// Rule are query parameters: verb, group, resource, namespace, name, user-agent;
 // fault, event, object, after, times, code, retry-after, delay.
 //
 //	POST /cut        reset the matching requests that are under way; all watches without parameters
@@ -29,11 +29,11 @@ func (p *Proxy) Control() http.Handler {
 		})
 	}
 	handle("POST /cut", func(w http.ResponseWriter, query url.Values) error {
-		requests := requestsFrom(query)
-		if requests == (Requests{}) {
-			requests = Watches
+		match := matchFrom(query)
+		if len(query) == 0 {
+			match = Watches
 		}
-		_, err := fmt.Fprintf(w, "cut %d\n", p.Cut(requests))
+		_, err := fmt.Fprintf(w, "cut %d\n", p.Cut(match))
 		return err
 	})
 	handle("POST /inject", func(w http.ResponseWriter, query url.Values) error {
@@ -65,7 +65,13 @@ func (p *Proxy) Control() http.Handler {
 		return err
 	})
 	handle("GET /requests", func(w http.ResponseWriter, query url.Values) error {
-		for _, r := range p.Requests(requestsFrom(query)) {
+		found, forgotten := p.Requests(matchFrom(query))
+		if forgotten > 0 {
+			if _, err := fmt.Fprintf(w, "(%d older requests are forgotten)\n", forgotten); err != nil {
+				return err
+			}
+		}
+		for _, r := range found {
 			if _, err := fmt.Fprintln(w, r); err != nil {
 				return err
 			}
@@ -75,15 +81,15 @@ func (p *Proxy) Control() http.Handler {
 	return mux
 }
 
-func requestsFrom(query url.Values) Requests {
-	return Requests{
-		Verb: query.Get("verb"), Resource: query.Get("resource"), Namespace: query.Get("namespace"),
+func matchFrom(query url.Values) Match {
+	return Match{
+		Verb: query.Get("verb"), Group: query.Get("group"), Resource: query.Get("resource"), Namespace: query.Get("namespace"),
 		Name: query.Get("name"), UserAgent: query.Get("user-agent"),
 	}
 }
 
 func ruleFrom(query url.Values) (Rule, error) {
-	rule := Rule{Requests: requestsFrom(query), Event: query.Get("event"), Object: query.Get("object"), Fault: Fault(query.Get("fault"))}
+	rule := Rule{Match: matchFrom(query), Event: query.Get("event"), Object: query.Get("object"), Fault: Fault(query.Get("fault"))}
 	for name, field := range map[string]*int{"after": &rule.After, "times": &rule.Times, "code": &rule.Code} {
 		if s := query.Get(name); s != "" {
 			n, err := strconv.Atoi(s)

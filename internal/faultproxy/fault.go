@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"path"
 	"strconv"
 	"time"
 
@@ -19,14 +17,21 @@ import (
 // A Fault is something to go wrong.
 type Fault string
 
-// Faults that strike a request.
+// Faults that strike a request before it is forwarded.
 const (
 	Answer     Fault = "answer"      // Code is answered, as a Status; the server gets nothing
 	ErrorEvent Fault = "error-event" // a watch is answered with 200 and one ERROR event of Code: so the server says 410 Expired
+	End        Fault = "end"         // a watch is answered with 200 and ends without an event, as when its time is over
 	Rewind     Fault = "rewind"      // a watch reaches the server with resourceVersion 1, and the server says what it says to that
-	Lose       Fault = "lose"        // the server has done it, and the connection is reset before the answer
 	Slow       Fault = "slow"        // forwarded after Delay
 	Stall      Fault = "stall"       // forwarded when the injection is removed
+	Call       Fault = "call"        // forwarded when the function Call has returned
+)
+
+// Faults that strike when the server has answered, and so has done what it was asked.
+const (
+	Lose         Fault = "lose"          // the connection is reset before the answer
+	CallAnswered Fault = "call-answered" // the client gets the answer when the function Call has returned
 )
 
 // Faults that strike an event of a watch. No network loses one event and
@@ -43,7 +48,7 @@ const Unreachable Fault = "unreachable"
 
 // A Rule says what is to happen to which requests or events.
 type Rule struct {
-	Requests
+	Match
 	Event  string // for faults of events: the type, such as DELETED; a pattern
 	Object string // for faults of events: the object's name; a pattern
 
@@ -54,12 +59,17 @@ type Rule struct {
 	Code       int           // for Answer and ErrorEvent
 	RetryAfter time.Duration // for Answer: the header, in whole seconds; none if zero
 	Delay      time.Duration // for Slow and Delay
+
+	// Call is the function for Call and CallAnswered. If it returns an error, the
+	// connection is reset instead. It must return when its context ends: with
+	// the client, and at the latest with the proxy.
+	Call func(context.Context, Request) error
 }
 
 func (r Rule) check() error {
-	for _, pattern := range []string{r.Verb, r.Resource, r.Namespace, r.Name, r.UserAgent, r.Event, r.Object} {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("pattern %q: %w", pattern, err)
+	for _, err := range []error{r.Match.check(), checkPattern(r.Event), checkPattern(r.Object)} {
+		if err != nil {
+			return err
 		}
 	}
 	switch r.Fault {
@@ -71,14 +81,35 @@ func (r Rule) check() error {
 		if r.Delay <= 0 {
 			return fmt.Errorf("fault %s needs a delay", r.Fault)
 		}
-	case Rewind, Lose, Stall, Drop, Hold, Cut:
+	case Call, CallAnswered:
+		if r.Call == nil {
+			return fmt.Errorf("fault %s needs a function, and so a program in Go", r.Fault)
+		}
+	case End, Rewind, Stall, Lose, Drop, Hold, Cut:
 	default:
 		return fmt.Errorf("fault %q is not known", r.Fault)
 	}
 	return nil
 }
 
-func (f Fault) ofEvents() bool { return f == Drop || f == Delay || f == Hold || f == Cut }
+// A stage is where a fault strikes.
+type stage int
+
+const (
+	atRequest stage = iota
+	atAnswer
+	atEvent
+)
+
+func (f Fault) stage() stage {
+	switch f {
+	case Drop, Delay, Hold, Cut:
+		return atEvent
+	case Lose, CallAnswered:
+		return atAnswer
+	}
+	return atRequest
+}
 
 // An Injection is a rule at work.
 type Injection struct {
@@ -112,7 +143,7 @@ func (i *Injection) Struck() int {
 	return i.struck
 }
 
-// Remove ends the injection; what it stalls or holds goes on.
+// Remove ends the injection; what it stalls or holds goes on. A function that it has called is not waited for.
 func (i *Injection) Remove() {
 	p := i.proxy
 	p.mu.Lock()
@@ -136,45 +167,74 @@ func (p *Proxy) Clear() {
 	p.rules = nil
 }
 
-// take counts a match and reports whether the rule strikes it. The caller holds p.mu.
-func (i *Injection) take(x *exchange) bool {
+// rulesAt returns the rules of a stage, in their order.
+func (p *Proxy) rulesAt(s stage) []*Injection {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var rules []*Injection
+	for _, i := range p.rules {
+		if i.rule.Fault.stage() == s {
+			rules = append(rules, i)
+		}
+	}
+	return rules
+}
+
+// strikes counts a match and reports whether the rule strikes it.
+func (i *Injection) strikes(x *exchange, e Event) bool {
+	p := i.proxy
+	p.mu.Lock()
+	now := x.now()
+	p.mu.Unlock()
+	// Without the lock: the rule may ask a function of the test's.
+	if !i.rule.matches(now) || !matches(i.rule.Event, e.Type) || !matches(i.rule.Object, e.Name) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-i.removed: // meanwhile
+		return false
+	default:
+	}
 	i.seen++
 	if i.seen <= i.rule.After || i.rule.Times > 0 && i.struck >= i.rule.Times {
 		return false
 	}
 	i.struck++
 	x.Faults = append(x.Faults, i.rule.Fault)
+	p.tell(Observation{Moment: FaultStruck, Fault: i.rule.Fault, Event: e}, x)
 	return true
+}
+
+// call calls the rule's function.
+func (i *Injection) call(ctx context.Context, x *exchange) error {
+	i.proxy.mu.Lock()
+	now := x.now()
+	i.proxy.mu.Unlock()
+	return i.rule.Call(ctx, now)
 }
 
 // strikeRequest does to a request what the rules say and reports whether it
 // has thereby been answered.
 func (p *Proxy) strikeRequest(w http.ResponseWriter, r *http.Request, x *exchange) bool {
-	p.mu.Lock()
-	rules := append([]*Injection(nil), p.rules...)
-	p.mu.Unlock()
-	for _, i := range rules {
-		if i.rule.Fault.ofEvents() || !i.rule.match(x.Request) ||
-			(i.rule.Fault == ErrorEvent || i.rule.Fault == Rewind) && !x.watch() {
+	ctx := r.Context()
+	for _, i := range p.rulesAt(atRequest) {
+		if f := i.rule.Fault; (f == ErrorEvent || f == End || f == Rewind) && !x.watch() {
 			continue
 		}
-		p.mu.Lock()
-		select {
-		case <-i.removed: // while an earlier rule stalled the request
-			p.mu.Unlock()
-			continue
-		default:
-		}
-		strikes := i.take(x)
-		p.mu.Unlock()
-		if !strikes {
+		if !i.strikes(x, Event{}) {
 			continue
 		}
 		switch i.rule.Fault {
 		case Slow:
-			p.pause(r.Context(), time.After(i.rule.Delay), nil)
+			p.pause(ctx, time.After(i.rule.Delay), nil)
 		case Stall:
-			p.pause(r.Context(), nil, i.removed)
+			p.pause(ctx, nil, i.removed)
+		case Call:
+			if i.call(ctx, x) != nil {
+				p.abort(x)
+			}
 		case Rewind:
 			query := r.URL.Query()
 			query.Set("resourceVersion", "1")
@@ -190,30 +250,48 @@ func (p *Proxy) strikeRequest(w http.ResponseWriter, r *http.Request, x *exchang
 		case ErrorEvent:
 			p.write(w, x, http.StatusOK, map[string]any{"type": "ERROR", "object": status(i.rule.Code, 0)})
 			return true
+		case End:
+			p.write(w, x, http.StatusOK, nil)
+			return true
+		}
+		if ctx.Err() != nil { // the client or the proxy has ended meanwhile: nothing is left to strike or to forward
+			panic(http.ErrAbortHandler)
 		}
 	}
 	return false
 }
 
-// pause waits for either channel, the end of the request or the end of the proxy.
+// strikeAnswer does what the rules say before the client hears of the answer.
+func (p *Proxy) strikeAnswer(ctx context.Context, x *exchange) error {
+	for _, i := range p.rulesAt(atAnswer) {
+		if i.strikes(x, Event{}) && (i.rule.Fault == Lose || i.call(ctx, x) != nil) {
+			return errReset
+		}
+	}
+	return nil
+}
+
+// pause waits for either channel or the end of the request, which is also that of the proxy.
 func (p *Proxy) pause(ctx context.Context, after <-chan time.Time, removed <-chan struct{}) {
 	select {
 	case <-after:
 	case <-removed:
 	case <-ctx.Done():
-	case <-p.closed:
 	}
 }
 
 func (p *Proxy) write(w http.ResponseWriter, x *exchange, code int, body any) {
 	p.mu.Lock()
 	x.Code = code
-	if x.watch() && code == http.StatusOK {
-		x.Events++
-	}
 	p.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
+	if body == nil {
+		return
+	}
+	if x.watch() && code == http.StatusOK {
+		p.passed(x, Event{Type: "ERROR", Kind: "Status"})
+	}
 	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
 }
 
@@ -269,31 +347,21 @@ func (f *eventFilter) Read(b []byte) (int, error) {
 }
 
 func (f *eventFilter) strike(line []byte) error {
-	var event struct {
-		Type   string
-		Object struct{ Metadata struct{ Name string } }
+	event, err := parse(line)
+	if err != nil {
+		return err
 	}
-	if err := json.Unmarshal(line, &event); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("the server's watch is not JSON: %w", err)
-	}
-	f.p.mu.Lock()
-	var hit *Injection
-	for _, i := range f.p.rules {
-		if i.rule.Fault.ofEvents() && i.rule.match(f.x.Request) && matches(i.rule.Event, event.Type) &&
-			matches(i.rule.Object, event.Object.Metadata.Name) && i.take(f.x) {
-			hit = i
-			break
+	for _, i := range f.p.rulesAt(atEvent) {
+		if !i.strikes(f.x, event) {
+			continue
 		}
-	}
-	f.p.mu.Unlock()
-	if hit != nil {
-		switch hit.rule.Fault {
+		switch i.rule.Fault {
 		case Drop:
 			return nil
 		case Delay:
-			f.p.pause(f.ctx, time.After(hit.rule.Delay), nil)
+			f.p.pause(f.ctx, time.After(i.rule.Delay), nil)
 		case Hold:
-			f.p.pause(f.ctx, nil, hit.removed)
+			f.p.pause(f.ctx, nil, i.removed)
 		case Cut:
 			reset(f.x.conn)
 			return errReset
@@ -301,10 +369,31 @@ func (f *eventFilter) strike(line []byte) error {
 		if err := f.ctx.Err(); err != nil {
 			return err
 		}
+		break // the first rule that strikes is the only one
 	}
 	f.output.Write(line)
-	f.p.mu.Lock()
-	f.x.Events++
-	f.p.mu.Unlock()
+	f.p.passed(f.x, event)
 	return nil
+}
+
+func (p *Proxy) passed(x *exchange, e Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x.Events++
+	p.tell(Observation{Moment: EventPassed, Event: e}, x)
+}
+
+func parse(line []byte) (Event, error) {
+	var event struct {
+		Type   string
+		Object struct {
+			Kind     string
+			Metadata struct{ Namespace, Name, ResourceVersion string }
+		}
+	}
+	if err := json.Unmarshal(line, &event); err != nil {
+		return Event{}, fmt.Errorf("the server's watch is not JSON: %w", err)
+	}
+	o := event.Object
+	return Event{Type: event.Type, Kind: o.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, ResourceVersion: o.Metadata.ResourceVersion}, nil
 }

@@ -3,16 +3,18 @@
 // gets another answer than the server's, the server cannot be reached.
 //
 // Every request and every injected fault is recorded, so that a test can
-// assert that its fault has really happened.
+// assert that its fault has really happened. Observers hear of all of that
+// while it happens.
 //
 // The proxy offers HTTP/1.1 only: with HTTP/2, client-go would put all its
 // watches on one connection, and resetting that would end them all. It speaks
 // TLS, with a throwaway certificate, because client-go sends no token of a
-// kubeconfig over plain HTTP. It listens on 127.0.0.1. Upgrades (exec,
-// port-forward) are not proxied.
+// kubeconfig over plain HTTP. It listens on 127.0.0.1. What follows an upgrade
+// (exec, port-forward) passes through as it is.
 package faultproxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -24,7 +26,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,16 +51,11 @@ type Proxy struct {
 	mu        sync.Mutex
 	listener  net.Listener // nil while the server is made unreachable
 	conns     map[net.Conn]struct{}
-	exchanges []*exchange
+	lastID    int
+	open      map[*exchange]struct{}
+	ended     ring
 	rules     []*Injection
-	observe   func(Request)
-}
-
-// An exchange is a request and what became of it.
-type exchange struct {
-	Request
-	conn   net.Conn
-	active bool
+	observers map[*observer]func() bool // nil once the proxy is closed; the functions end the wait for the context
 }
 
 type contextKey int
@@ -80,23 +76,22 @@ func Start(config *rest.Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the server's address %q: %w", config.Host, err)
 	}
-	own, err := rest.TransportFor(config)
+	transports, closeIdle, err := transportsFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("a transport with the config's credentials: %w", err)
+		return nil, err
 	}
-	anonymous, err := rest.TransportFor(rest.AnonymousClientConfig(config))
-	if err != nil {
-		return nil, fmt.Errorf("a transport without credentials: %w", err)
+	p := &Proxy{
+		token: rand.Text(), closed: make(chan struct{}), closeIdle: closeIdle,
+		conns: map[net.Conn]struct{}{}, open: map[*exchange]struct{}{}, observers: map[*observer]func() bool{}, ended: ring{size: remembered},
 	}
-	p := &Proxy{token: rand.Text(), closed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { p.rewrite(r, target) },
 		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Header.Get("Authorization") != "Bearer "+p.token {
-				return anonymous.RoundTrip(r)
+			t := transport{upgrade: r.Header.Get("Upgrade") != "", own: r.Header.Get("Authorization") == "Bearer "+p.token}
+			if t.own {
+				r.Header.Del("Authorization")
 			}
-			r.Header.Del("Authorization")
-			return own.RoundTrip(r)
+			return transports[t].RoundTrip(r)
 		}),
 		FlushInterval:  -1, // a buffered event would be a delayed event
 		ModifyResponse: p.modifyResponse,
@@ -117,10 +112,6 @@ func Start(config *rest.Config) (*Proxy, error) {
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey, c) },
 		ConnState:         p.connState,
 	}
-	p.closeIdle = func() {
-		utilnet.CloseIdleConnectionsFor(own)
-		utilnet.CloseIdleConnectionsFor(anonymous)
-	}
 	if err := p.listen("127.0.0.1:0"); err != nil {
 		return nil, err
 	}
@@ -131,6 +122,31 @@ func Start(config *rest.Config) (*Proxy, error) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A transport is one of the four ways to the server: with the credentials of
+// the config or without; HTTP/1.1 only, for there is no upgrade in HTTP/2, or not.
+type transport struct{ own, upgrade bool }
+
+func transportsFor(config *rest.Config) (transports map[transport]http.RoundTripper, closeIdle func(), err error) {
+	transports = map[transport]http.RoundTripper{}
+	for _, t := range []transport{{}, {own: true}, {upgrade: true}, {own: true, upgrade: true}} {
+		c := rest.AnonymousClientConfig(config)
+		if t.own {
+			c = rest.CopyConfig(config)
+		}
+		if t.upgrade {
+			c.NextProtos = []string{"http/1.1"}
+		}
+		if transports[t], err = rest.TransportFor(c); err != nil {
+			return nil, nil, fmt.Errorf("a transport to the server: %w", err)
+		}
+	}
+	return transports, func() {
+		for _, t := range transports {
+			utilnet.CloseIdleConnectionsFor(t)
+		}
+	}, nil
+}
 
 func (p *Proxy) listen(addr string) error {
 	l, err := net.Listen("tcp", addr)
@@ -145,19 +161,47 @@ func (p *Proxy) listen(addr string) error {
 	default:
 	}
 	p.listener = l
-	p.handlers.Go(func() { _ = p.server.ServeTLS(l, "", "") }) // ends with Down or Close
+	p.handlers.Go(func() { _ = p.server.ServeTLS(&listener{l, p}, "", "") }) // ends with Down or Close
 	return nil
 }
 
+// A listener has the proxy know each connection before anybody reads from it.
+type listener struct {
+	net.Listener
+	p *Proxy
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.p.listener != l.Listener { // Down was quicker, and would miss this one
+		reset(c)
+		return nil, net.ErrClosed
+	}
+	l.p.conns[c] = struct{}{}
+	return c, nil
+}
+
+// tcp returns the connection below TLS, which Accept has seen.
+func tcp(c net.Conn) net.Conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		return secure.NetConn()
+	}
+	return c
+}
+
+// connState forgets a connection, but for one with an upgrade: its handler does that.
 func (p *Proxy) connState(c net.Conn, state http.ConnState) {
+	if state != http.StateClosed {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		p.conns[c] = struct{}{}
-	case http.StateClosed, http.StateHijacked:
-		delete(p.conns, c)
-	}
+	delete(p.conns, tcp(c))
 }
 
 // Close ends all connections and waits until nothing runs any more.
@@ -168,10 +212,19 @@ func (p *Proxy) Close() {
 	default:
 		close(p.closed)
 	}
+	for x := range p.open {
+		x.cancel()
+	}
 	p.mu.Unlock()
 	_ = p.server.Close()
 	p.handlers.Wait()
 	p.closeIdle()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for o := range p.observers {
+		p.removeObserver(o)
+	}
+	p.observers = nil
 }
 
 // URL is the address that clients are to use instead of the server's.
@@ -199,24 +252,36 @@ func (p *Proxy) WriteKubeconfig(path, namespace, token string) error {
 }
 
 // Down makes the server unreachable: connections are reset, new ones refused.
+// Once it has returned, no request reaches the server that had not yet been
+// forwarded; one that had may still be carried out.
 func (p *Proxy) Down() {
 	p.mu.Lock()
-	l := p.listener
-	p.listener = nil
-	p.mu.Unlock()
-	if l != nil {
-		_ = l.Close()
-	}
-	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
 	for c := range p.conns {
 		reset(c)
 	}
-	for _, x := range p.exchanges {
-		if x.active {
-			x.Faults = append(x.Faults, Unreachable)
-		}
+	clear(p.conns)
+	for x := range p.open {
+		p.end(x, Unreachable)
 	}
+}
+
+// end does what Down and Cut do to a request under way, and reports whether it
+// was the first. The caller holds p.mu.
+func (p *Proxy) end(x *exchange, f Fault) bool {
+	if x.ended {
+		return false
+	}
+	x.ended = true
+	x.Faults = append(x.Faults, f)
+	p.tell(Observation{Moment: FaultStruck, Fault: f}, x)
+	reset(x.conn)
+	x.cancel()
+	return true
 }
 
 // Up ends what Down began.
@@ -245,109 +310,92 @@ func (p *Proxy) Up() error {
 
 // reset makes the client see "connection reset by peer" rather than an end.
 func reset(c net.Conn) {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn() // or TLS would say goodbye first
-	}
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
+	c = tcp(c) // or TLS would say goodbye first
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
 	}
 	_ = c.Close()
 }
 
 // Cut resets the connections of the matching requests that are under way,
 // and returns their number.
-func (p *Proxy) Cut(requests Requests) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Proxy) Cut(m Match) int {
 	n := 0
-	for _, x := range p.exchanges {
-		if x.active && requests.match(x.Request) {
-			x.Faults = append(x.Faults, Cut)
-			reset(x.conn)
-			x.active = false
+	for x, r := range p.underWay() {
+		if !m.matches(r) {
+			continue
+		}
+		p.mu.Lock()
+		if _, open := p.open[x]; open && p.end(x, Cut) {
 			n++
 		}
+		p.mu.Unlock()
 	}
 	return n
 }
 
-// Requests returns the recorded requests that match, oldest first.
-func (p *Proxy) Requests(requests Requests) []Request {
+// begin records a request, unless the proxy is closed or down.
+func (p *Proxy) begin(r *http.Request, cancel context.CancelFunc) *exchange {
+	x := &exchange{Request: describe(r), cancel: cancel}
+	c, _ := r.Context().Value(connKey).(net.Conn)
+	x.conn = tcp(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var found []Request
-	for _, x := range p.exchanges {
-		if requests.match(x.Request) {
-			r := x.Request
-			r.Faults = slices.Clone(r.Faults)
-			found = append(found, r)
-		}
+	select {
+	case <-p.closed: // nobody waits for this handler any more
+		return nil
+	default:
 	}
-	return found
-}
-
-// Count returns how many requests match.
-func (p *Proxy) Count(requests Requests) int { return len(p.Requests(requests)) }
-
-// Open returns how many matching requests are being answered: of watches, how many are open.
-func (p *Proxy) Open(requests Requests) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, x := range p.exchanges {
-		if x.active && x.Code == http.StatusOK && requests.match(x.Request) {
-			n++
-		}
+	if _, ok := p.conns[x.conn]; !ok {
+		return nil
 	}
-	return n
+	p.handlers.Add(1)
+	p.lastID++
+	x.ID = p.lastID
+	p.open[x] = struct{}{}
+	p.tell(Observation{Moment: Begun}, x)
+	return x
 }
 
-// Observe has f called with each request when it has ended.
-func (p *Proxy) Observe(f func(Request)) {
+// finish makes the request a part of the past.
+func (p *Proxy) finish(x *exchange) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.observe = f
+	x.Took = time.Since(x.Started)
+	delete(p.open, x)
+	if x.Code == http.StatusSwitchingProtocols {
+		delete(p.conns, x.conn)
+	}
+	p.ended.add(x.Request)
+	p.tell(Observation{Moment: Ended}, x)
+	p.mu.Unlock()
+	p.handlers.Done()
 }
+
+// maxBody is more than any API server takes.
+const maxBody = 16 << 20
 
 // ServeHTTP applies the faults of requests and forwards the others.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	select {
-	case <-p.closed: // nobody waits for this handler any more
-		p.mu.Unlock()
-		panic(http.ErrAbortHandler)
-	default:
-		p.handlers.Add(1)
-	}
-	p.mu.Unlock()
-	defer p.handlers.Done()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	x := &exchange{Request: describe(r), active: true}
-	x.conn, _ = ctx.Value(connKey).(net.Conn)
-	p.mu.Lock()
-	p.exchanges = append(p.exchanges, x)
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		x.active = false
-		x.Took = time.Since(x.Started)
-		observe, ended := p.observe, x.Request
-		p.mu.Unlock()
-		if observe != nil {
-			observe(ended)
-		}
-	}()
-	r = r.WithContext(context.WithValue(ctx, exchangeKey, x))
-	if p.strikeRequest(w, r, x) {
-		return
-	}
-	select {
-	case <-p.closed: // what it was held back by
+	x := p.begin(r, cancel)
+	if x == nil {
 		panic(http.ErrAbortHandler)
-	default:
 	}
-	p.reverse.ServeHTTP(w, r)
+	defer p.finish(x)
+	r = r.WithContext(context.WithValue(ctx, exchangeKey, x))
+	// While a body is unread, the server does not notice that the client is gone.
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	if !p.strikeRequest(w, r, x) {
+		p.reverse.ServeHTTP(w, r)
+	}
 }
 
 func (p *Proxy) rewrite(r *httputil.ProxyRequest, target *url.URL) {
@@ -371,17 +419,16 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest, target *url.URL) {
 }
 
 func (p *Proxy) modifyResponse(resp *http.Response) error {
-	x := resp.Request.Context().Value(exchangeKey).(*exchange)
+	ctx := resp.Request.Context()
+	x := ctx.Value(exchangeKey).(*exchange)
 	p.mu.Lock()
 	x.Code = resp.StatusCode
-	lost := slices.Contains(x.Faults, Lose)
 	p.mu.Unlock()
-	switch {
-	case lost:
-		_, _ = io.Copy(io.Discard, resp.Body)
-		return errReset
-	case x.watch() && resp.StatusCode == http.StatusOK:
-		resp.Body = newEventFilter(resp.Request.Context(), resp.Body, p, x)
+	if err := p.strikeAnswer(ctx, x); err != nil {
+		return err
+	}
+	if x.watch() && resp.StatusCode == http.StatusOK {
+		resp.Body = newEventFilter(ctx, resp.Body, p, x)
 	}
 	return nil
 }
@@ -390,8 +437,7 @@ func (p *Proxy) modifyResponse(resp *http.Response) error {
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := r.Context().Value(exchangeKey).(*exchange)
 	if errors.Is(err, errReset) {
-		reset(x.conn)
-		panic(http.ErrAbortHandler)
+		p.abort(x)
 	}
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and nobody waits for an answer
@@ -400,4 +446,10 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x.Code = http.StatusBadGateway
 	p.mu.Unlock()
 	http.Error(w, "faultproxy: "+err.Error(), http.StatusBadGateway)
+}
+
+// abort ends a handler whose client is to see a reset connection.
+func (p *Proxy) abort(x *exchange) {
+	reset(x.conn)
+	panic(http.ErrAbortHandler)
 }

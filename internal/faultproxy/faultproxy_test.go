@@ -109,7 +109,12 @@ func inject(t *testing.T, p *Proxy, rule Rule) *Injection {
 
 func do(t *testing.T, p *Proxy, method, target string, headers ...string) (int, string, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, p.URL()+target, nil)
+	return doWith(t.Context(), t, p, method, target, "", headers...)
+}
+
+func doWith(ctx context.Context, t *testing.T, p *Proxy, method, target, body string, headers ...string) (int, string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, p.URL()+target, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +127,8 @@ func do(t *testing.T, p *Proxy, method, target string, headers ...string) (int, 
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body), err
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(answer), err
 }
 
 // watcher reads a watch line by line.
@@ -250,8 +255,8 @@ func TestPassesThrough(t *testing.T) {
 	if headers, _ := u.last(); headers.Get("Authorization") != "Bearer theirs" {
 		t.Errorf("the server got Authorization %q, not the client's", headers.Get("Authorization"))
 	}
-	if got := p.Count(Requests{Verb: "create", Resource: "pods", Namespace: "ns"}); got != 1 {
-		t.Errorf("%d creates recorded", got)
+	if got, forgotten := p.Count(Match{Verb: "create", Resource: "pods", Namespace: "ns"}); got != 1 || forgotten != 0 {
+		t.Errorf("%d creates recorded, %d requests forgotten", got, forgotten)
 	}
 }
 
@@ -283,7 +288,7 @@ func TestWatchIsNotBuffered(t *testing.T) {
 	if headers, _ := u.last(); headers.Get("Accept") != "application/json" {
 		t.Errorf("the server was asked for %q", headers.Get("Accept"))
 	}
-	if r := p.Requests(Watches); len(r) != 1 || r[0].Events != 2 || r[0].Code != 200 {
+	if r, _ := p.Requests(Watches); len(r) != 1 || r[0].Events != 2 || r[0].Code != 200 {
 		t.Errorf("recorded %v", r)
 	}
 	if p.Open(Watches) != 1 {
@@ -314,10 +319,10 @@ func TestAcceptKeepsWhatJSONMeans(t *testing.T) {
 func TestCutResetsOneWatch(t *testing.T) {
 	u, p := start(t)
 	first, second := watch(t, p, "&labelSelector=1"), watch(t, p, "&labelSelector=2")
-	if n := p.Cut(Requests{Verb: "list"}); n != 0 {
+	if n := p.Cut(Match{Verb: "list"}); n != 0 {
 		t.Errorf("%d lists cut", n)
 	}
-	cut := inject(t, p, Rule{Requests: Watches, Object: "last", Fault: Cut})
+	cut := inject(t, p, Rule{Match: Watches, Object: "last", Fault: Cut})
 	u.events <- event("ADDED", "last")
 	var reset, other *watcher
 	select {
@@ -341,7 +346,8 @@ func TestCutResetsOneWatch(t *testing.T) {
 	if err := other.end(t); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("error %v", err)
 	}
-	for _, r := range p.Requests(Watches) {
+	watches, _ := p.Requests(Watches)
+	for _, r := range watches {
 		if !slices.Equal(r.Faults, []Fault{Cut}) {
 			t.Errorf("recorded faults %v", r.Faults)
 		}
@@ -351,7 +357,7 @@ func TestCutResetsOneWatch(t *testing.T) {
 func TestDropAndDelayEvents(t *testing.T) {
 	u, p := start(t)
 	w := watch(t, p, "")
-	drop := inject(t, p, Rule{Requests: Watches, Event: "MODIFIED", Fault: Drop, After: 1, Times: 2})
+	drop := inject(t, p, Rule{Match: Watches, Event: "MODIFIED", Fault: Drop, After: 1, Times: 2})
 	for _, name := range []string{"1", "2", "3", "4"} {
 		u.events <- event("ADDED", name)
 		u.events <- event("MODIFIED", name)
@@ -365,7 +371,7 @@ func TestDropAndDelayEvents(t *testing.T) {
 	if drop.Struck() != 2 {
 		t.Errorf("%d events dropped", drop.Struck())
 	}
-	delay := inject(t, p, Rule{Requests: Watches, Object: "late", Fault: Delay, Delay: 100 * time.Millisecond})
+	delay := inject(t, p, Rule{Match: Watches, Object: "late", Fault: Delay, Delay: 100 * time.Millisecond})
 	started := time.Now()
 	u.events <- event("ADDED", "late")
 	w.next(t)
@@ -377,7 +383,7 @@ func TestDropAndDelayEvents(t *testing.T) {
 func TestHoldKeepsTheConnection(t *testing.T) {
 	u, p := start(t)
 	w := watch(t, p, "")
-	hold := inject(t, p, Rule{Requests: Watches, Fault: Hold})
+	hold := inject(t, p, Rule{Match: Watches, Fault: Hold})
 	u.events <- event("ADDED", "held")
 	eventually(t, "the event is held", func() bool { return hold.Struck() == 1 })
 	select {
@@ -397,7 +403,7 @@ func TestHoldKeepsTheConnection(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for _, code := range []int{409, 410, 429, 500, 503} {
 		u, p := start(t)
-		i := inject(t, p, Rule{Requests: Requests{Verb: "create"}, Fault: Answer, Code: code, RetryAfter: 2 * time.Second, After: 1, Times: 2})
+		i := inject(t, p, Rule{Match: Match{Verb: "create"}, Fault: Answer, Code: code, RetryAfter: 2 * time.Second, After: 1, Times: 2})
 		var codes []int
 		for range 4 {
 			got, body, err := do(t, p, "POST", pods)
@@ -456,7 +462,7 @@ func TestRewind(t *testing.T) {
 
 func TestLoseCommits(t *testing.T) {
 	u, p := start(t)
-	i := inject(t, p, Rule{Requests: Requests{Verb: "create"}, Fault: Lose})
+	i := inject(t, p, Rule{Match: Match{Verb: "create"}, Fault: Lose})
 	if _, _, err := do(t, p, "POST", pods); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("error %v, want a lost connection", err)
 	}
@@ -475,7 +481,7 @@ func TestSlowAndStall(t *testing.T) {
 	if took := time.Since(started); took < 100*time.Millisecond || slow.Struck() != 1 {
 		t.Errorf("took %s, struck %d", took, slow.Struck())
 	}
-	stall := inject(t, p, Rule{Requests: Requests{Verb: "list"}, Fault: Stall, Times: -1})
+	stall := inject(t, p, Rule{Match: Match{Verb: "list"}, Fault: Stall, Times: -1})
 	answered := make(chan int)
 	for range 2 {
 		go func() {
@@ -509,7 +515,7 @@ func TestDownAndUp(t *testing.T) {
 	if code, _, err := do(t, p, "GET", pods); code != 200 || err != nil {
 		t.Errorf("%d %v after Up", code, err)
 	}
-	if r := p.Requests(Watches); !slices.Equal(r[0].Faults, []Fault{Unreachable}) {
+	if r, _ := p.Requests(Watches); !slices.Equal(r[0].Faults, []Fault{Unreachable}) {
 		t.Errorf("recorded faults %v", r[0].Faults)
 	}
 }
@@ -551,9 +557,10 @@ func TestBadRules(t *testing.T) {
 	_, p := start(t)
 	for want, rule := range map[string]Rule{
 		`fault "" is not known`:    {},
-		"syntax error in pattern":  {Requests: Requests{Verb: "["}, Fault: Drop},
+		"syntax error in pattern":  {Match: Match{Verb: "["}, Fault: Drop},
 		"code 200 is not an error": {Fault: Answer, Code: 200},
 		"needs a delay":            {Fault: Slow},
+		"needs a function":         {Fault: Call},
 	} {
 		if _, err := p.Inject(rule); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)

@@ -10,12 +10,15 @@ import (
 
 // A Request is what a client asked for, in the API's terms, and what it got.
 type Request struct {
-	Verb        string // get list watch watch-list create update patch delete deletecollection
-	Resource    string // plural, with the subresource after a slash; empty for paths that are no resource
-	Namespace   string
-	Name        string
-	UserAgent   string
-	Path, Query string
+	ID        int    // requests are numbered from 1 in the order in which they begin
+	Verb      string // get list watch watch-list create update patch delete deletecollection
+	Group     string // empty for the core group
+	Resource  string // plural, with the subresource after a slash; empty for paths that are no resource
+	Namespace string
+	Name      string
+	UserAgent string
+	Path      string
+	Query     string
 
 	Started time.Time
 	Took    time.Duration // zero while it is under way
@@ -31,6 +34,15 @@ const (
 )
 
 func (r Request) watch() bool { return r.Verb == verbWatch || r.Verb == verbWatchList }
+
+// Write reports whether the request is to change something: it is no read and no dry run.
+func (r Request) Write() bool {
+	switch r.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return !strings.Contains(r.Query, "dryRun=")
+	}
+	return false
+}
 
 // String is one line for a log.
 func (r Request) String() string {
@@ -58,7 +70,7 @@ func describe(r *http.Request) Request {
 	case parts[0] == "api" && len(parts) > 2:
 		parts = parts[2:]
 	case parts[0] == "apis" && len(parts) > 3:
-		parts = parts[3:]
+		req.Group, parts = parts[1], parts[3:]
 	default:
 		return req
 	}
@@ -98,18 +110,28 @@ func describe(r *http.Request) Request {
 
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
-// Requests says which requests are meant. Each field is a pattern as in
+// A Match says which requests are meant. The strings are patterns as in
 // path.Match, in which * also matches what holds a slash; an empty one matches all.
-type Requests struct {
-	Verb, Resource, Namespace, Name, UserAgent string
+type Match struct {
+	Verb      string
+	Group     string
+	Resource  string // "pods" is without its subresources, "pods/*" means only these
+	Namespace string
+	Name      string
+	UserAgent string
+
+	If func(Request) bool // if not nil, has to agree; it is called at any time and by several goroutines
 }
 
 // Watches are the requests that stay open, whether they begin with the present state or not.
-var Watches = Requests{Verb: "watch*"}
+var Watches = Match{Verb: "watch*"}
 
-func (m Requests) match(r Request) bool {
-	return matches(m.Verb, r.Verb) && matches(m.Resource, r.Resource) && matches(m.Namespace, r.Namespace) &&
-		matches(m.Name, r.Name) && matches(m.UserAgent, r.UserAgent)
+// Writes are the requests that are to change something.
+var Writes = Match{If: Request.Write}
+
+func (m Match) matches(r Request) bool {
+	return matches(m.Verb, r.Verb) && matches(m.Group, r.Group) && matches(m.Resource, r.Resource) && matches(m.Namespace, r.Namespace) &&
+		matches(m.Name, r.Name) && matches(m.UserAgent, r.UserAgent) && (m.If == nil || m.If(r))
 }
 
 func matches(pattern, s string) bool {
@@ -119,4 +141,20 @@ func matches(pattern, s string) bool {
 	const slash = "\x00" // path.Match treats / as a border, which a user agent is full of
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(s, "/", slash))
 	return ok && err == nil
+}
+
+func (m Match) check() error {
+	for _, pattern := range []string{m.Verb, m.Group, m.Resource, m.Namespace, m.Name, m.UserAgent} {
+		if err := checkPattern(pattern); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkPattern(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return fmt.Errorf("pattern %q: %w", pattern, err)
+	}
+	return nil
 }

@@ -24,13 +24,16 @@ const stepLabel = "workshop.k8s-go.dev/step"
 var clusterScoped = []schema.GroupVersionResource{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"},
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicybindings"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicies"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
 	{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
 }
 
 // removeClusterScoped deletes the cluster-scoped objects that a run of the step
 // has left behind, and waits until they are gone.
-func removeClusterScoped(ctx context.Context, p cluster.Provider, s workspace.Step) error {
-	config, err := cluster.Config(p.Kubeconfig())
+func removeClusterScoped(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+	config, err := c.Config()
 	if err != nil {
 		return err
 	}
@@ -42,6 +45,9 @@ func removeClusterScoped(ctx context.Context, p cluster.Provider, s workspace.St
 	for _, gvr := range clusterScoped {
 		err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 			list, err := client.Resource(gvr).List(ctx, selector)
+			if apierrors.IsNotFound(err) { // an older cluster does not have the kind
+				return true, nil
+			}
 			if err != nil || len(list.Items) == 0 {
 				return err == nil, err
 			}

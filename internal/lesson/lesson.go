@@ -22,30 +22,30 @@ import (
 // deletes: "workshop-01" for step 1.
 func Namespace(s workspace.Step) string { return fmt.Sprintf("workshop-%02d", s.Number) }
 
-// Run executes the README of a step on the cluster of p, which must be up.
+// Run executes the README of a step on the cluster, which must be up.
 // What an earlier run that did not reach its end has left in the cluster is
 // removed first, and so is what this run leaves if it fails.
-func Run(ctx context.Context, ws workspace.Workspace, p cluster.Provider, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
-	if err := remove(ctx, p, s); err != nil {
+func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
+	if err := remove(ctx, c, s); err != nil {
 		return readme.Summary{}, err
 	}
-	runner := readme.Runner{Dir: ws.Root, Env: cluster.Environ(ws, p), Show: show, Update: update}
+	runner := readme.Runner{Dir: ws.Root, Env: c.Environ(), Show: show, Update: update}
 	summary, err := runner.Run(ctx, s.README())
 	if err != nil {
-		err = errors.Join(err, remove(context.WithoutCancel(ctx), p, s))
+		err = errors.Join(err, remove(context.WithoutCancel(ctx), c, s))
 	}
 	return summary, err
 }
 
-func remove(ctx context.Context, p cluster.Provider, s workspace.Step) error {
-	if err := removeClusterScoped(ctx, p, s); err != nil {
+func remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+	if err := removeClusterScoped(ctx, c, s); err != nil {
 		return err
 	}
-	return removeNamespace(ctx, p, Namespace(s))
+	return removeNamespace(ctx, c, Namespace(s))
 }
 
-func removeNamespace(ctx context.Context, p cluster.Provider, name string) error {
-	client, err := cluster.Client(p.Kubeconfig())
+func removeNamespace(ctx context.Context, c *cluster.Cluster, name string) error {
+	client, err := c.Client()
 	if err != nil {
 		return err
 	}

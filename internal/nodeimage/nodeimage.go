@@ -3,10 +3,10 @@
 package nodeimage
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,19 +15,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // binaries are the node's own: containerd, the CNI plugins and CoreDNS.
-var binaries = build.Set{
-	Module: "scripts/nodeimage", Out: "nodeimage/bin", NeedsFree: 2 << 30,
+var binaries = build.Tools{
+	Module: "scripts/nodeimage", Dir: "nodeimage/bin", NeedsFree: 2 << 30,
 	// As in kind's own build of containerd: snapshotters that no kind node uses.
 	Tags: []string{"no_aufs", "no_zfs", "no_btrfs", "no_devmapper"},
 }
@@ -80,7 +80,7 @@ func Build(ctx context.Context, ws workspace.Workspace, out io.Writer) error {
 	if err := Possible(e); err != nil {
 		return err
 	}
-	if err := diskspace.Require(ws.State(), 4<<30, "a node image"); err != nil {
+	if err := diskspace.Require(ws.Path(), 4<<30, "a node image"); err != nil {
 		return err
 	}
 	if err := build.ControlPlane.Build(ctx, ws, out, fromControlPlane...); err != nil {
@@ -106,22 +106,19 @@ func Build(ctx context.Context, ws workspace.Workspace, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "Assembling the node image %s\n", name)
-	cmd := exec.CommandContext(ctx, filepath.Join(ws.Root, "scripts", "nodeimage", "build.sh"))
-	cmd.Env = append(os.Environ(), "IMAGE="+name, "STAMP="+stamp, "VERSION="+version,
-		"BIN="+ws.Bin(""), "NODE_BIN="+ws.State("nodeimage", "bin"),
-		"KIND="+kind, "KUBERNETES="+kubernetes, "WORK="+ws.State("nodeimage"))
-	cmd.Stdout, cmd.Stderr = out, os.Stderr
-	// Its traps clean up; what it called gets the interrupt too.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	err = proc.Run(ctx, proc.Cmd{
+		Path: filepath.Join(ws.Root, "scripts", "nodeimage", "build.sh"),
+		Env: workspace.Environ("IMAGE="+name, "STAMP="+stamp, "VERSION="+version,
+			"BIN="+ws.Bin(""), "NODE_BIN="+ws.Path("nodeimage", "bin"),
+			"KIND="+kind, "KUBERNETES="+kubernetes, "WORK="+ws.Path("nodeimage")),
+		Out: out, Err: os.Stderr,
+		// Its traps clean up.
+		Signal: syscall.SIGTERM, Grace: time.Minute,
+	})
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("building %s: %w", name, err)
 	}
-	return nil
+	return err
 }
 
 // Possible returns why this machine cannot build a node image, and what to do.
@@ -137,22 +134,25 @@ func Possible(e engine.Engine) error {
 	return nil
 }
 
+// moduleDir returns the folder of a module's source. go list -m names none for a
+// module that was never downloaded, which kind's is not until it is built.
 func moduleDir(ctx context.Context, dir, module string) (string, error) {
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	cmd.Dir, cmd.Stderr = dir, &stderr
-	output, err := cmd.Output()
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"mod", "download", "-json", module}, Dir: dir, Env: workspace.Environ()})
 	if err != nil {
-		return "", fmt.Errorf("go list -m %s: %w: %s", module, err, stderr.String())
+		return "", fmt.Errorf("downloading %s: %w", module, err)
 	}
-	return strings.TrimSpace(string(output)), nil
+	var m struct{ Dir string }
+	if err := json.Unmarshal([]byte(output), &m); err != nil || m.Dir == "" {
+		return "", fmt.Errorf("go mod download -json %s names no folder (%v):\n%s", module, err, output)
+	}
+	return m.Dir, nil
 }
 
 // stamp identifies everything that the image is made of, but for the versions
 // of Debian's packages, which are the newest of their release.
 func stamp(ws workspace.Workspace) (string, error) {
 	h := sha256.New()
-	for _, set := range []build.Set{build.ControlPlane, binaries} {
+	for _, set := range []build.Tools{build.ControlPlane, binaries} {
 		s, err := set.Stamp(ws)
 		if err != nil {
 			return "", err

@@ -26,6 +26,28 @@ var Placeholders = []struct{ Name, Pattern string }{
 var placeholder = regexp.MustCompile(`<[a-z]+>`)
 var gap = regexp.MustCompile(` {2,}`)
 
+// A line is an expected line.
+type line struct {
+	text    string
+	pattern *regexp.Regexp // nil for "...", which stands for any number of lines
+}
+
+func (l line) dots() bool { return l.pattern == nil }
+
+func (l line) matches(got string) bool { return l.pattern.MatchString(got) }
+
+// expected compiles the lines of an expected output.
+func expected(want []string) []line {
+	lines := make([]line, len(want))
+	for i, w := range want {
+		lines[i].text = w
+		if strings.TrimSpace(w) != "..." {
+			lines[i].pattern = linePattern(w)
+		}
+	}
+	return lines
+}
+
 // linePattern turns an expected line into a regular expression.
 func linePattern(want string) *regexp.Regexp {
 	var b strings.Builder
@@ -68,43 +90,144 @@ func patternOf(name string) string {
 
 // match reports whether the output is what the lesson expects.
 func match(want, got []string) bool {
-	if len(want) == 0 {
-		return len(got) == 0
-	}
-	if strings.TrimSpace(want[0]) == "..." {
-		for skip := 0; skip <= len(got); skip++ {
-			if match(want[1:], got[skip:]) {
-				return true
-			}
+	lines := expected(want)
+	// Where a line does not match, the last "..." leaves out one line more. An
+	// earlier one need not be asked again: it has left out as few as it could.
+	dots, resume := -1, 0
+	i, j := 0, 0
+	for j < len(got) {
+		switch {
+		case i < len(lines) && lines[i].dots():
+			dots, resume = i, j
+			i++
+		case i < len(lines) && lines[i].matches(got[j]):
+			i++
+			j++
+		case dots >= 0:
+			resume++
+			i, j = dots+1, resume
+		default:
+			return false
 		}
-		return false
 	}
-	return len(got) > 0 && linePattern(want[0]).MatchString(got[0]) && match(want[1:], got[1:])
+	for i < len(lines) && lines[i].dots() {
+		i++
+	}
+	return i == len(lines)
 }
 
-// rewrite returns the output as a lesson should show it: a line that an
-// expected line already describes keeps that line's form, and in the others
-// values of an unmistakable shape become placeholders.
+// What an edit of an expected output costs. Only the order matters: a line that
+// took another's place is more likely than one that went and one that came.
+const (
+	costReplace = 2
+	costInsert  = 3
+	costDelete  = 3
+)
+
+// rewrite returns the output as a lesson should show it. It changes as little of
+// the expected output as it can: "..." goes on standing for the lines that it
+// fits, a line that an expected line describes keeps that line's form, and in the
+// others values of an unmistakable shape become placeholders.
 func rewrite(want, got []string) []string {
-	used := make([]bool, len(want))
-	var lines []string
-	for _, line := range got {
-		kept := false
-		for i, w := range want {
-			if !used[i] && strings.TrimSpace(w) != "..." && linePattern(w).MatchString(line) {
-				lines, used[i], kept = append(lines, w), true, true
-				break
+	lines := expected(want)
+	// cost[i][j] is the least that it takes to turn lines[i:] into got[j:].
+	cost := make([][]int, len(lines)+1)
+	matches := make([][]bool, len(lines))
+	for i := len(lines); i >= 0; i-- {
+		cost[i] = make([]int, len(got)+1)
+		if i < len(lines) {
+			matches[i] = make([]bool, len(got))
+		}
+		for j := len(got); j >= 0; j-- {
+			switch {
+			case i == len(lines):
+				cost[i][j] = costInsert * (len(got) - j)
+			case lines[i].dots():
+				cost[i][j] = cost[i+1][j]
+				if j < len(got) {
+					cost[i][j] = min(cost[i][j], cost[i][j+1])
+				}
+			case j == len(got):
+				cost[i][j] = cost[i+1][j] + costDelete
+			default:
+				matches[i][j] = lines[i].matches(got[j])
+				cost[i][j] = min(cost[i+1][j+1]+replaceCost(matches[i][j]), cost[i+1][j]+costDelete, cost[i][j+1]+costInsert)
 			}
 		}
-		if kept {
-			continue
-		}
-		for _, p := range Placeholders[:2] { // the uid and the time
-			line = regexp.MustCompile(p.Pattern).ReplaceAllString(line, p.Name)
-		}
-		line = regexp.MustCompile(`("?resourceVersion"?: ?"?)\d+`).ReplaceAllString(line, "${1}<rv>")
-		line = regexp.MustCompile(`https://(?:127\.0\.0\.1|localhost):\d+`).ReplaceAllString(line, "<server>")
-		lines = append(lines, strings.TrimRight(line, " \t"))
 	}
-	return lines
+
+	used := make([]bool, len(lines))
+	var fresh []int // lines of the result that still have to get their form
+	var result []string
+	add := func(text string, isNew bool) {
+		if isNew {
+			fresh = append(fresh, len(result))
+		}
+		result = append(result, text)
+	}
+	for i, j := 0, 0; i < len(lines) || j < len(got); {
+		switch {
+		case i == len(lines):
+			add(got[j], true)
+			j++
+		case lines[i].dots():
+			if n := len(result); n == 0 || strings.TrimSpace(result[n-1]) != "..." {
+				add(lines[i].text, false)
+			}
+			for j < len(got) && cost[i][j] == cost[i][j+1] && cost[i][j] != cost[i+1][j] {
+				j++
+			}
+			i++
+		case j < len(got) && cost[i][j] == cost[i+1][j+1]+replaceCost(matches[i][j]):
+			if used[i] = matches[i][j]; used[i] {
+				add(lines[i].text, false)
+			} else {
+				add(got[j], true)
+			}
+			i++
+			j++
+		case j < len(got) && cost[i][j] == cost[i][j+1]+costInsert:
+			add(got[j], true)
+			j++
+		default:
+			i++
+		}
+	}
+	for _, n := range fresh {
+		result[n] = form(result[n], lines, used)
+	}
+	return result
+}
+
+func replaceCost(matches bool) int {
+	if matches {
+		return 0
+	}
+	return costReplace
+}
+
+// form returns an output line as the expected line that describes it, if there
+// is one that is not used yet: lines may have changed places.
+func form(got string, lines []line, used []bool) string {
+	for i, l := range lines {
+		if !used[i] && !l.dots() && l.matches(got) {
+			used[i] = true
+			return l.text
+		}
+	}
+	for _, shape := range shapes {
+		got = shape.pattern.ReplaceAllString(got, shape.placeholder)
+	}
+	return strings.TrimRight(got, " \t")
+}
+
+// shapes are those values that cannot be taken for anything else.
+var shapes = []struct {
+	pattern     *regexp.Regexp
+	placeholder string
+}{
+	{regexp.MustCompile(patternOf("<uid>")), "<uid>"},
+	{regexp.MustCompile(patternOf("<time>")), "<time>"},
+	{regexp.MustCompile(`("?resourceVersion"?: ?"?)\d+`), "${1}<rv>"},
+	{regexp.MustCompile(`https://(?:127\.0\.0\.1|localhost):\d+`), "<server>"},
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -133,6 +134,111 @@ func TestMatch(t *testing.T) {
 	}
 	if match(nil, []string{"surprise"}) {
 		t.Error("output where none is expected was accepted")
+	}
+}
+
+// A hundred times "..." before a line that never comes: this must not try every
+// way to share the output out among them.
+func TestMatchIsQuick(t *testing.T) {
+	var want []string
+	for range 100 {
+		want = append(want, "...", "<word>")
+	}
+	want = append(want, "...", "the end")
+	if match(want, slices.Repeat([]string{"word"}, 2000)) {
+		t.Error("matches without the last line")
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	for _, tc := range []struct {
+		name, want, got, result string
+	}{
+		{"dots stay where a line after them changed", "a\n...\ny", "a\nb\nc\nz", "a\n...\nz"},
+		{"dots stay where a line before them changed", "a\n...\ny", "b\n1\n2\ny", "b\n...\ny"},
+		{"lines that changed places", "x <n>\ny <n>", "y 5\nx 7", "y <n>\nx <n>"},
+		{"lines that changed places around dots", "x <n>\n...\ny <n>", "y 5\n1\n2\nx 7", "y <n>\n...\nx <n>"},
+		{"dots that leave out nothing any more", "a\n...\nz", "a\nb", "a\n...\nb"},
+		{"dots around a line that went become one", "a\n...\nb\n...\nz", "a\nz", "a\n...\nz"},
+		{"dots alone fit everything", "...", "a\nb", "..."},
+		{"a new line", "a\nb <n>", "a\nnew\nb 1", "a\nnew\nb <n>"},
+		{"a line that went", "a\nb\nc <n>", "a\nc 3", "a\nc <n>"},
+		{"all new", "a", "x\ny", "x\ny"},
+		{"nothing any more", "a\n...", "", "..."},
+		{"unmistakable shapes", "a", `{"resourceVersion":"12"} https://127.0.0.1:6443 2026-11-21T09:13:07Z`, `{"resourceVersion":"<rv>"} <server> <time>`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			want, got := strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")
+			if tc.got == "" {
+				got = nil
+			}
+			result := rewrite(want, got)
+			if diff := cmp.Diff(strings.Split(tc.result, "\n"), result); diff != "" {
+				t.Errorf("rewritten (-want +got):\n%s", diff)
+			}
+			if !match(result, got) {
+				t.Errorf("what was rewritten, %q, does not match %q", result, got)
+			}
+		})
+	}
+}
+
+// Nothing that a person has set for their own shell changes what a lesson prints.
+func TestRunOnAnOddMachine(t *testing.T) {
+	home, tmp := t.TempDir(), filepath.Join(t.TempDir(), "it's a folder")
+	if err := os.MkdirAll(filepath.Join(tmp, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		".curlrc": "include\nproxy = http://127.0.0.1:1\n",
+		"rc":      "echo disturbed\n",
+	} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, value := range map[string]string{
+		"TMPDIR": tmp, "HOME": home, "BASH_ENV": filepath.Join(home, "rc"), "ENV": filepath.Join(home, "rc"), "SHELLOPTS": "xtrace",
+		"CDPATH": tmp, "LANG": "de_DE.UTF-8", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Kathmandu", "PROMPT_COMMAND": "echo disturbed",
+		"BASH_FUNC_pwd%%": "() { echo disturbed; }", "TMOUT": "1", "WORKSHOP_NAMESPACE": "theirs",
+	} {
+		t.Setenv(name, value)
+	}
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	_, _, err := run(t, Runner{}, `
+'''console
+$ mkdir sub && cd sub && pwd | sed 's|.*/||'
+sub
+$ bash -c 'echo a child of the shell'
+a child of the shell
+$ date -d @0 +%H:%M 2>/dev/null || date -r 0 +%H:%M
+00:00
+$ echo text >file && curl --silent "file://$PWD/file"
+text
+$ printf 'b\nA\na\nB\n' | sort | tr '\n' ' '
+A B a b 
+$ [ -w "$TMPDIR" ] && echo ${WORKSHOP_NAMESPACE-ours}
+ours
+'''
+`)
+	if err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) != 1 {
+		t.Errorf("in TMPDIR, where only sub was: %v (%v)", left, err)
+	}
+}
+
+// A lesson that is shown where there is no terminal has no escape sequences.
+func TestShowWithoutColors(t *testing.T) {
+	var shown bytes.Buffer
+	_, _, err := run(t, Runner{Show: &shown}, "# Title\n\n## Part\n\n'''console\n$ echo x\nx\n'''\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "\nPart\n\n$ echo x\nx\n"; shown.String() != want {
+		t.Errorf("shown: %q, want %q", shown.String(), want)
 	}
 }
 

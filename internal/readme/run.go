@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/terminal"
 )
 
 // A Runner executes READMEs.
@@ -78,7 +80,7 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 	if err != nil {
 		return summary, err
 	}
-	defer sh.close()
+	defer func() { err = errors.Join(err, sh.close()) }()
 
 	type edit struct {
 		start, end int
@@ -89,7 +91,7 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 	for _, block := range doc.Blocks {
 		if block.Section != section {
 			section = block.Section
-			fmt.Fprintf(show, "\n\x1b[1m%s\x1b[0m\n", section)
+			fmt.Fprintf(show, "\n%s\n", terminal.Bold.Paint(show, section))
 		}
 		if block.ByHand {
 			summary.ByHand++
@@ -99,7 +101,7 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 		summary.Blocks++
 		for _, c := range block.Commands {
 			summary.Commands++
-			fmt.Fprintf(show, "\n\x1b[36m$ %s\x1b[0m\n", strings.ReplaceAll(c.Text, "\n", "\n> "))
+			fmt.Fprintf(show, "\n%s\n", terminal.Cyan.Paint(show, "$ "+strings.ReplaceAll(c.Text, "\n", "\n> ")))
 			got, exit, err := sh.run(c.Text)
 			if err != nil {
 				return summary, fmt.Errorf("%s:%d: $ %s: %w", path, c.Line, c.Text, err)
@@ -131,8 +133,9 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 // shell is a bash that takes one command after the other.
 type shell struct {
 	ctx     context.Context
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
+	stop    context.CancelFunc // ends bash and all that it left running
+	process *proc.Process
+	stdin   *os.File
 	lines   chan string
 	dir     string // for the commands as files, and TMPDIR of the shell
 	mark    string
@@ -141,33 +144,60 @@ type shell struct {
 	n       int
 }
 
-func (r Runner) start(ctx context.Context, show io.Writer) (*shell, error) {
-	dir, err := os.MkdirTemp("", "readme-")
-	if err != nil {
-		return nil, err
-	}
-	s := &shell{ctx: ctx, dir: dir, timeout: r.Timeout, show: show, mark: fmt.Sprintf("--%d-%d--", os.Getpid(), time.Now().UnixNano()), lines: make(chan string)}
+// theirs are variables of a person's environment that change what bash, curl,
+// kubectl or a script of the workshop do. Readers see what a lesson does without them.
+var theirs = []string{
+	"BASH_ENV", "ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT", "CDPATH", "GLOBIGNORE", "PROMPT_COMMAND", "PS4", "TMOUT",
+	"LANG", "LANGUAGE", "GREP_OPTIONS", "CURL_HOME", "KUBECTL_EXTERNAL_DIFF", "KUBERC", "WORKSHOP_NAMESPACE",
+}
+
+// environment returns env without what is theirs, with dir for temporary files
+// and for the ~/.curlrc that curl finds.
+func environment(env []string, dir string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(theirs, name) || strings.HasPrefix(name, "LC_") || strings.HasPrefix(name, "BASH_FUNC_")
+	})
+	return append(env, "TMPDIR="+dir, "CURL_HOME="+dir, "KUBERC=off", "TERM=dumb", "NO_COLOR=1", "LC_ALL=C", "TZ=UTC")
+}
+
+func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error) {
+	s := &shell{ctx: ctx, timeout: r.Timeout, show: show, mark: fmt.Sprintf("--%d-%d--", os.Getpid(), time.Now().UnixNano()), lines: make(chan string)}
 	if s.timeout == 0 {
 		s.timeout = 2 * time.Minute
 	}
-	s.cmd = exec.Command("bash", "--noprofile", "--norc")
-	s.cmd.Dir = r.Dir
-	s.cmd.Env = append(slices.Clone(r.Env), "TMPDIR="+dir, "TERM=dumb", "NO_COLOR=1", "LC_ALL=C.UTF-8")
-	// A process group of its own: closing ends what the README left running,
-	// and a terminal's Ctrl-C reaches the runner, which then closes.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	s.stdin, err = s.cmd.StdinPipe()
+	if s.dir, err = os.MkdirTemp("", "readme-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(s.dir))
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(s.dir, ".curlrc"), nil, 0o600); err != nil {
+		return nil, err
+	}
+	in, stdin, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, err
 	}
-	out, err := s.cmd.StdoutPipe()
+	defer in.Close() // bash has its own
+	s.stdin = stdin
+	out, output := io.Pipe()
+	ctx, s.stop = context.WithCancel(ctx)
+	s.process, err = proc.Start(ctx, proc.Cmd{
+		Path: "bash", Args: []string{"--noprofile", "--norc"}, Dir: r.Dir, Env: environment(r.Env, s.dir),
+		In: in, Out: output, Err: output,
+		Signal: syscall.SIGTERM, Grace: 2 * time.Second, // bash runs its EXIT trap
+	})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		s.stop()
+		return nil, errors.Join(err, stdin.Close())
 	}
-	s.cmd.Stderr = s.cmd.Stdout
-	if err := s.cmd.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting bash: %w", err), os.RemoveAll(dir))
-	}
+	go func() {
+		<-s.process.Done()
+		_ = output.Close()
+	}()
 	go func() {
 		defer close(s.lines)
 		// A reader without a limit on the length of a line: an API answers
@@ -186,6 +216,9 @@ func (r Runner) start(ctx context.Context, show io.Writer) (*shell, error) {
 	return s, nil
 }
 
+// quoted returns s as one word of bash.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
 // run executes one command and returns its output and exit code.
 func (s *shell) run(command string) (output []string, exitCode int, err error) {
 	s.n++
@@ -195,7 +228,7 @@ func (s *shell) run(command string) (output []string, exitCode int, err error) {
 	}
 	// Sourced, so that variables and functions stay; with no standard input,
 	// so that no command can eat the next one.
-	if _, err := fmt.Fprintf(s.stdin, ". %s </dev/null\nprintf '\\n%%s %%d\\n' %s $?\n", file, s.mark); err != nil {
+	if _, err := fmt.Fprintf(s.stdin, ". %s </dev/null\nprintf '\\n%%s %%d\\n' %s $?\n", quoted(file), s.mark); err != nil {
 		return nil, 0, fmt.Errorf("the shell has ended: %w", err)
 	}
 	timer := time.NewTimer(s.timeout)
@@ -230,20 +263,12 @@ func (s *shell) run(command string) (output []string, exitCode int, err error) {
 	}
 }
 
-func (s *shell) close() {
-	_ = s.stdin.Close()
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGTERM)
-	go func() {
-		for range s.lines { // let the reader end
-		}
-	}()
-	done := make(chan struct{})
-	go func() { _ = s.cmd.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(2 * time.Second):
+// close ends the shell, and removes its folder.
+func (s *shell) close() error {
+	err := s.stdin.Close()
+	s.stop()
+	for range s.lines { // bash may still be printing
 	}
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	<-done
-	_ = os.RemoveAll(s.dir)
+	<-s.process.Done()
+	return errors.Join(err, os.RemoveAll(s.dir))
 }

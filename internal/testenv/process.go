@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/proc"
 )
 
@@ -48,7 +47,7 @@ type Process struct {
 func (e *Env) Start(c Command) *Process {
 	e.t.Helper()
 	s := e.suite
-	return start(s.ctx, e.t, s.ws.Root, cluster.Environ(s.ws, s.provider), c)
+	return start(s.ctx, e.t, s.ws.Root, s.cluster.Environ(), c)
 }
 
 func start(ctx context.Context, t testing.TB, dir string, environ []string, c Command) *Process {

@@ -61,7 +61,7 @@ func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	}
 	s.mu.Unlock()
 	p.once.Do(func() {
-		p.path, p.err = buildProgram(s.ctx, s.ws.Root, s.ws.State("programs", key), pkg, options)
+		p.path, p.err = buildProgram(s.ctx, s.ws.Root, s.ws.Path("programs", key), pkg, options)
 	})
 	if p.err != nil {
 		e.t.Fatal(p.err)

@@ -26,7 +26,11 @@ func (e *Env) Proxy() *Proxy {
 	e.t.Cleanup(func() {
 		p.Close()
 		if e.t.Failed() {
-			for _, r := range p.Requests(faultproxy.Requests{}) {
+			requests, forgotten := p.Requests(faultproxy.Match{})
+			if forgotten > 0 {
+				e.t.Logf("(%d older requests are forgotten)", forgotten)
+			}
+			for _, r := range requests {
 				e.t.Logf("%s %s: %s", r.Started.Format("05.000"), r.UserAgent, r)
 			}
 		}
@@ -46,4 +50,21 @@ func (p *Proxy) MustInject(rule faultproxy.Rule) *faultproxy.Injection {
 		p.e.t.Fatalf("injecting a fault: %v", err)
 	}
 	return i
+}
+
+// Requests returns the requests that match, in the order in which they began.
+// It fails the test if the proxy has forgotten some.
+func (p *Proxy) Requests(m faultproxy.Match) []faultproxy.Request {
+	p.e.t.Helper()
+	found, forgotten := p.Proxy.Requests(m)
+	if forgotten > 0 {
+		p.e.t.Fatalf("the proxy has forgotten %d requests: ask earlier, or count with an injection", forgotten)
+	}
+	return found
+}
+
+// Count returns how many requests match, as Requests does.
+func (p *Proxy) Count(m faultproxy.Match) int {
+	p.e.t.Helper()
+	return len(p.Requests(m))
 }

@@ -19,7 +19,7 @@ func (e *Env) ShowOnFailure(objects ...k8s.Object) { e.watch = append(e.watch, o
 // are printed once: a failed subtest makes its parent fail too.
 func (e *Env) report(ctx context.Context) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "--- namespace %s on %s\n", e.Namespace, e.suite.provider.Name())
+	fmt.Fprintf(&b, "--- namespace %s on %s\n", e.Namespace, e.suite.cluster.Name())
 	if !e.reported.Swap(true) {
 		e.reportEvents(ctx, &b)
 	}

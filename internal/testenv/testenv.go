@@ -42,12 +42,12 @@ const label = "workshop.k8s-go.dev/test"
 
 // suite is what the tests of one package share.
 type suite struct {
-	ctx      context.Context // ends with the run, or at the first interrupt
-	ws       workspace.Workspace
-	provider cluster.Provider
-	config   *rest.Config
-	client   kubernetes.Interface
-	dynamic  dynamic.Interface
+	ctx     context.Context // ends with the run, or at the first interrupt
+	ws      workspace.Workspace
+	cluster *cluster.Cluster
+	config  *rest.Config
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
 	// down removes the cluster that setup has started; nil if it was up before.
 	down func(context.Context) error
 	// goneWithin is how long a test's namespace may take to go.
@@ -105,20 +105,19 @@ func (s *suite) setup(ctx context.Context) (err error) {
 	if s.ws, err = workspace.Find(); err != nil {
 		return err
 	}
-	if s.provider, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER")); err != nil {
+	if s.cluster, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER")); err != nil {
 		return err
 	}
-	before, _ := s.provider.State(ctx)
-	if err := cluster.Up(ctx, s.ws, s.provider, os.Stderr); err != nil {
+	if err := s.cluster.Up(ctx, os.Stderr); err != nil {
 		return fmt.Errorf("no cluster for the tests: %w", err)
 	}
-	if before == cluster.Absent {
-		s.down = func(ctx context.Context) error { return cluster.Down(ctx, s.ws, s.provider, io.Discard) }
+	if s.cluster.Created() {
+		s.down = func(ctx context.Context) error { return s.cluster.Release(ctx, io.Discard) }
 	}
-	if err := pruneUnused(s.ws.State("programs"), time.Now().AddDate(0, 0, -7)); err != nil {
+	if err := pruneUnused(s.ws.Path("programs"), time.Now().AddDate(0, 0, -7)); err != nil {
 		return fmt.Errorf("removing programs that no test needs any more: %w", err)
 	}
-	return s.connect(s.provider.Kubeconfig())
+	return s.connect(s.cluster.Kubeconfig())
 }
 
 func (s *suite) connect(kubeconfig string) (err error) {
@@ -236,8 +235,12 @@ func (e *Env) Context() context.Context { return e.suite.ctx }
 // real containers.
 func (e *Env) NeedsContainers() {
 	e.t.Helper()
-	if !e.suite.provider.Containers() {
-		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.suite.provider.Name())
+	containers, err := e.suite.cluster.Containers(e.suite.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if !containers {
+		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
 	}
 }
 
@@ -262,7 +265,7 @@ func README(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	summary, err := lesson.Run(s.ctx, s.ws, s.provider, step, nil, false)
+	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

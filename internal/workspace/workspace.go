@@ -44,13 +44,14 @@ func Find() (Workspace, error) {
 	}
 }
 
-// State returns a path below .workshop, where all run-time state lives.
-func (w Workspace) State(elem ...string) string {
+// Path returns a path below .workshop, which holds everything that the workshop
+// makes at run time.
+func (w Workspace) Path(elem ...string) string {
 	return filepath.Join(append([]string{w.Root, ".workshop"}, elem...)...)
 }
 
 // Bin returns the path of a binary that the workshop built; with no name, their folder.
-func (w Workspace) Bin(name string) string { return w.State("bin", name) }
+func (w Workspace) Bin(name string) string { return w.Path("bin", name) }
 
 // ID is a short name derived from the clone's path, so that two clones on one
 // machine never use the same cluster.

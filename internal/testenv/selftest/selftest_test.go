@@ -179,7 +179,7 @@ func TestProxy(t *testing.T) {
 	if r := e.Run(whoami); r.ExitCode != 0 {
 		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
-	injected := p.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "get", Resource: "namespaces"}, Fault: faultproxy.Answer, Code: 503})
+	injected := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "get", Resource: "namespaces"}, Fault: faultproxy.Answer, Code: 503})
 	if r := e.Run(whoami); r.ExitCode == 0 || injected.Struck() != 1 {
 		t.Fatalf("exit code %d with %d faults", r.ExitCode, injected.Struck())
 	}

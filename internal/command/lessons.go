@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/terminal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -21,7 +22,7 @@ func tour(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return withCluster(ctx, ws, func(p cluster.Provider) error { return runLessons(ctx, ws, p, steps, false) })
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error { return runLessons(ctx, ws, c, steps, false) })
 }
 
 // step executes one step's README and leaves the cluster as the lesson leaves it.
@@ -42,14 +43,14 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, updat
 	if err := requireTools(ctx, ws); err != nil {
 		return err
 	}
-	p, err := chooseUp(ctx, ws)
+	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
 	}
-	return runLessons(ctx, ws, p, []workspace.Step{s}, update)
+	return runLessons(ctx, ws, c, []workspace.Step{s}, update)
 }
 
-func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider, steps []workspace.Step, update bool) error {
+func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, steps []workspace.Step, update bool) error {
 	type row struct {
 		name    string
 		summary readme.Summary
@@ -59,13 +60,14 @@ func runLessons(ctx context.Context, ws workspace.Workspace, p cluster.Provider,
 	var rows []row
 	var failed error
 	for i, s := range steps {
-		fmt.Printf("\n\x1b[1m━━━ Step %d of %d: %s — %s\x1b[0m\n", i+1, len(steps), s.Name, s.Title)
+		title := fmt.Sprintf("━━━ Step %d of %d: %s — %s", i+1, len(steps), s.Name, s.Title)
+		fmt.Printf("\n%s\n", terminal.Bold.Paint(os.Stdout, title))
 		if failed != nil || ctx.Err() != nil {
 			rows = append(rows, row{name: s.Name, result: "not run"})
 			continue
 		}
 		start := time.Now()
-		summary, err := lesson.Run(ctx, ws, p, s, os.Stdout, update)
+		summary, err := lesson.Run(ctx, ws, c, s, os.Stdout, update)
 		r := row{name: s.Name, summary: summary, took: time.Since(start), result: "ok"}
 		if err != nil {
 			failed = err

@@ -1,15 +1,15 @@
-package main
+package command
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -23,10 +23,8 @@ func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod")) {
-		cmd := exec.CommandContext(ctx, "go", "mod", "tidy", "-diff")
-		cmd.Dir = filepath.Dir(mod)
-		if output, err := cmd.CombinedOutput(); err != nil {
-			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there:\n%s", mod, output))
+		if _, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"mod", "tidy", "-diff"}, Dir: filepath.Dir(mod), Env: workspace.Environ()}); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there: %w", mod, err))
 		}
 	}
 	errs = append(errs, verifyGenerated(ctx, ws), verifyDocuments(ws))

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -32,10 +32,9 @@ func verifyGenerated(ctx context.Context, ws workspace.Workspace) error {
 			return fmt.Errorf("copying %s: %w", name, err)
 		}
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "scripts", "update-codegen.sh"))
-	cmd.Env = append(os.Environ(), "CODEGEN_BIN="+ws.State("codegen"))
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("scripts/update-codegen.sh: %w\n%s", err, output)
+	if err := proc.Run(ctx, proc.Cmd{Path: filepath.Join(dir, "scripts", "update-codegen.sh"),
+		Env: workspace.Environ("CODEGEN_BIN=" + ws.Path("codegen"))}); err != nil {
+		return err
 	}
 	differences, err := compareTrees(filepath.Join(dir, "05-crd-go"), filepath.Join(ws.Root, "05-crd-go"))
 	if err != nil {
@@ -135,11 +134,7 @@ func untrackedFiles(ctx context.Context, root, folder string) ([]string, error) 
 		return nil, nil
 	}
 	// Without --exclude-standard: an ignored file is not cloned either.
-	cmd := exec.CommandContext(ctx, "git", "ls-files", "--others", "--", folder+"/pkg/generated", folder+"/config/crd", ":(glob)"+folder+"/pkg/apis/**/zz_generated.*")
-	cmd.Dir = root
-	output, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("git ls-files: %w", err)
-	}
-	return strings.Fields(string(output)), nil
+	output, err := proc.Output(ctx, proc.Cmd{Path: "git", Dir: root,
+		Args: []string{"ls-files", "--others", "--", folder + "/pkg/generated", folder + "/config/crd", ":(glob)" + folder + "/pkg/apis/**/zz_generated.*"}})
+	return strings.Fields(output), err
 }

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -28,10 +29,10 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
 		return err
 	}
-	return withCluster(ctx, ws, func(p cluster.Provider) error {
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
 		// -p 1: custom resource definitions are cluster-wide, so packages
 		// take turns. -count=1: the cluster is an input that Go cannot see.
-		return gotestsum(ctx, ws, cluster.Environ(ws, p), append([]string{"-p", "1", "-count=1", "-timeout", "30m"}, packages...)...)
+		return gotestsum(ctx, ws, c.Environ(), append([]string{"-p", "1", "-count=1", "-timeout", "30m"}, packages...)...)
 	})
 }
 
@@ -47,12 +48,12 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	packages := slices.DeleteFunc(all, func(pkg string) bool {
 		return strings.HasSuffix(pkg, "/selftest") // needs a cluster
 	})
-	return gotestsum(ctx, ws, os.Environ(), packages...)
+	return gotestsum(ctx, ws, workspace.Environ(), packages...)
 }
 
 func gotestsum(ctx context.Context, ws workspace.Workspace, env []string, args ...string) error {
 	args = append([]string{"--format", "pkgname", "--format-hide-empty-pkg", "--"}, args...)
-	if err := execute(ctx, ws, env, ws.State("tools", "gotestsum"), args...); err != nil {
+	if err := execute(ctx, ws, env, ws.Path("tools", "gotestsum"), args...); err != nil {
 		return fmt.Errorf("the tests did not pass: %w", err)
 	}
 	return nil
@@ -75,8 +76,11 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	output, err := exec.CommandContext(ctx, "gofmt", append([]string{"-l"}, goFiles...)...).CombinedOutput()
-	if err != nil || len(output) > 0 {
+	output, err := proc.Output(ctx, proc.Cmd{Path: "gofmt", Args: append([]string{"-l"}, goFiles...)})
+	if err != nil {
+		return err
+	}
+	if len(output) > 0 {
 		return fmt.Errorf("gofmt would change these files; run gofmt -w on them:\n%s", output)
 	}
 	fmt.Println("ok  gofmt")
@@ -85,11 +89,11 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		command []string
 	}{
 		{"go vet", []string{"go", "vet", "./..."}},
-		{"staticcheck", append([]string{ws.State("tools", "staticcheck")}, packages...)},
+		{"staticcheck", append([]string{ws.Path("tools", "staticcheck")}, packages...)},
 		{"shellcheck", append([]string{shellcheck, "--external-sources", "--source-path=SCRIPTDIR"}, scripts...)},
-		{"actionlint", []string{ws.State("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
+		{"actionlint", []string{ws.Path("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
 	} {
-		if err := execute(ctx, ws, os.Environ(), check.command[0], check.command[1:]...); err != nil {
+		if err := execute(ctx, ws, workspace.Environ(), check.command[0], check.command[1:]...); err != nil {
 			return fmt.Errorf("%s: %w", check.name, err)
 		}
 		fmt.Println("ok  " + check.name)
@@ -108,13 +112,8 @@ func writtenPackages(ctx context.Context, ws workspace.Workspace) ([]string, err
 
 // goList returns the packages of the root module that match the patterns.
 func goList(ctx context.Context, ws workspace.Workspace, patterns ...string) ([]string, error) {
-	list := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
-	list.Dir, list.Stderr = ws.Root, os.Stderr
-	output, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
-	}
-	return strings.Fields(string(output)), nil
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: append([]string{"list"}, patterns...), Dir: ws.Root, Env: workspace.Environ()})
+	return strings.Fields(output), err
 }
 
 // sources lists the Go files and the bash scripts of the clone.

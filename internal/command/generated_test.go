@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"os"
@@ -24,13 +24,13 @@ func TestVerifyGeneratedFindsDrift(t *testing.T) {
 		}
 	}
 	// The generators are those of the clone, so that they are built once.
-	if err := os.MkdirAll(clone.State("codegen"), 0o755); err != nil {
+	if err := os.MkdirAll(clone.Path("codegen"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(ws.State(), 0o755); err != nil {
+	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(clone.State("codegen"), ws.State("codegen")); err != nil {
+	if err := os.Symlink(clone.Path("codegen"), ws.Path("codegen")); err != nil {
 		t.Fatal(err)
 	}
 	git := func(args ...string) {

@@ -1,0 +1,197 @@
+// Package command holds the commands of the Makefile: clusters, lessons and tests.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/build"
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/doctor"
+	"github.com/k8s-go/workshop/internal/nodeimage"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args []string) error{
+	"up":         up,
+	"down":       down,
+	"status":     status,
+	"shell":      shell,
+	"doctor":     examine,
+	"tour":       tour,
+	"step":       step,
+	"readme":     updateREADME,
+	"logs":       logs,
+	"node-image": nodeImage,
+	"test":       test,
+	"test-unit":  testUnit,
+	"lint":       lint,
+	"verify":     verify,
+}
+
+// Run runs one command of the Makefile.
+func Run(ctx context.Context, args []string) error {
+	if len(args) == 0 || commands[args[0]] == nil {
+		return errors.New("this is called by the Makefile; type make for what there is")
+	}
+	ws, err := workspace.Find()
+	if err != nil {
+		return err
+	}
+	return commands[args[0]](ctx, ws, args[1:])
+}
+
+// choose returns the cluster that CLUSTER asks for, or the best there is.
+func choose(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
+	c, why, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		return nil, err
+	}
+	fmt.Printf("Cluster: %s (%s)\n", c.Name(), why)
+	return c, nil
+}
+
+// chooseUp returns that cluster when it is up.
+func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
+	c, err := choose(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Up(ctx, os.Stdout)
+}
+
+// requireTools says what is missing before a lesson stumbles over it.
+func requireTools(ctx context.Context, ws workspace.Workspace) error {
+	var report strings.Builder
+	if err := doctor.Report(&report, doctor.Tools(ctx, ws)); err != nil {
+		return fmt.Errorf("%w\n%s", err, report.String())
+	}
+	return nil
+}
+
+// withCluster calls f with a cluster that is up. One that was not there before
+// is removed afterwards, also when f fails or is interrupted.
+func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) (err error) {
+	if err := requireTools(ctx, ws); err != nil {
+		return err
+	}
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Release(ctx, os.Stdout)) }()
+	err = f(c)
+	if err != nil && ctx.Err() == nil && c.Created() {
+		// They would go with the cluster.
+		err = errors.Join(err, exportLogs(ctx, ws, c))
+	}
+	return err
+}
+
+func exportLogs(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster) error {
+	dir := ws.Path("logs", c.Name())
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := c.ExportLogs(ctx, dir); err != nil {
+		return fmt.Errorf("exporting the cluster's logs: %w", err)
+	}
+	fmt.Printf("The cluster's logs are in %s\n", dir)
+	return nil
+}
+
+func logs(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	c, err := choose(ctx, ws)
+	if err != nil {
+		return err
+	}
+	if state, detail := c.State(ctx); state == cluster.Absent {
+		return fmt.Errorf("there is no %s cluster to take logs from (%s)", c.Name(), detail)
+	}
+	return exportLogs(ctx, ws, c)
+}
+
+func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return nodeimage.Build(ctx, ws, os.Stdout)
+}
+
+func up(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return err
+	}
+	state, detail := c.State(ctx)
+	fmt.Printf("%s is %s: %s\n  make shell   opens a shell with kubectl and KUBECONFIG set for it\n", c.Name(), state, detail)
+	return nil
+}
+
+// down removes the cluster that CLUSTER names, or every cluster of this clone.
+func down(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	clusters := cluster.All(ws)
+	if want := os.Getenv("CLUSTER"); want != "" {
+		c, _, err := cluster.Select(ctx, ws, want)
+		if err != nil {
+			return err
+		}
+		clusters = []*cluster.Cluster{c}
+	}
+	var errs []error
+	for _, c := range clusters {
+		errs = append(errs, c.Down(ctx, os.Stdout))
+	}
+	return errors.Join(errs...)
+}
+
+func status(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	for _, c := range cluster.All(ws) {
+		state, detail := c.State(ctx)
+		fmt.Printf("%-9s %-7s %s\n", c.Name(), state, detail)
+		if state == cluster.Ready {
+			fmt.Printf("%-9s %-7s export KUBECONFIG=%s\n", "", "", c.Kubeconfig())
+		}
+	}
+	return nil
+}
+
+func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return err
+	}
+	sh := os.Getenv("SHELL")
+	if sh == "" {
+		sh = "bash"
+	}
+	path, err := exec.LookPath(sh)
+	if err != nil {
+		return fmt.Errorf("SHELL: %w", err)
+	}
+	fmt.Printf("kubectl and KUBECONFIG are those of the %s cluster; exit or Ctrl-D to leave (the cluster stays, make down removes it)\n", c.Name())
+	// The shell takes this process's place, and with it the terminal and its signals.
+	// Lessons write to TMPDIR, which many systems leave unset.
+	return syscall.Exec(path, []string{sh}, append(c.Environ(), "TMPDIR="+os.TempDir()))
+}
+
+func examine(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return doctor.Report(os.Stdout, doctor.Examine(ctx, ws))
+}
+
+// execute runs a program to its end and shows its output. An interrupt reaches
+// it and everything that it started, and it may clean up before this process goes on.
+func execute(ctx context.Context, ws workspace.Workspace, env []string, name string, args ...string) error {
+	return proc.Run(ctx, proc.Cmd{Path: name, Args: args, Dir: ws.Root, Env: env,
+		Out: os.Stdout, Err: os.Stderr, Grace: time.Minute})
+}
+
+// tools are the linters and the test runner, pinned in scripts/tools/go.mod.
+var tools = build.Tools{Module: "scripts/tools", Dir: "tools", NeedsFree: 1 << 30}

@@ -1,0 +1,107 @@
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// downBetween makes the server unreachable between the moment in which the
+// kernel has accepted a connection and the one in which the proxy sees it.
+type downBetween struct {
+	net.Listener
+	p *Proxy
+}
+
+func (l downBetween) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.p.Down()
+	}
+	return c, err
+}
+
+func TestDownMissesNoConnection(t *testing.T) {
+	_, p := start(t)
+	p.Down()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := downBetween{inner, p}
+	p.mu.Lock()
+	p.listener = l
+	p.mu.Unlock()
+	c, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := (&listener{l, p}).Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("error %v, want the end of the listener", err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("error %v of the connection", err)
+	}
+}
+
+// A request that was read when the server became unreachable, and that no
+// handler has seen, does not reach it afterwards.
+func TestDownStopsWhatWasRead(t *testing.T) {
+	u, p := start(t)
+	c, other := net.Pipe()
+	defer other.Close()
+	p.conns[c] = struct{}{}
+	p.Down()
+	r := httptest.NewRequest("POST", pods, nil)
+	func() {
+		defer func() {
+			if got := recover(); got != http.ErrAbortHandler {
+				t.Errorf("the handler ended with %v", got)
+			}
+		}()
+		p.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(r.Context(), connKey, c)))
+	}()
+	if n, _ := p.Count(Match{}); n != 0 || u.committed.Load() != 0 {
+		t.Errorf("%d requests recorded, %d reached the server", n, u.committed.Load())
+	}
+}
+
+// A request that is held back when the server becomes unreachable does not
+// reach it afterwards.
+func TestDownStopsWhatIsHeldBack(t *testing.T) {
+	u, p := start(t)
+	held, goOn := make(chan struct{}), make(chan struct{})
+	inject(t, p, Rule{Fault: Call, Call: func(context.Context, Request) error {
+		close(held)
+		<-goOn
+		return nil
+	}})
+	ended := make(chan error)
+	go func() {
+		_, _, err := do(t, p, "POST", pods)
+		ended <- err
+	}()
+	<-held
+	p.Down()
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+		t.Errorf("error %v", err)
+	}
+	close(goOn)
+	eventually(t, "the request has ended", func() bool {
+		r, _ := p.Requests(Match{})
+		return len(r) == 1 && r[0].Took > 0
+	})
+	if n := u.committed.Load(); n != 0 {
+		t.Errorf("%d requests have reached a server that cannot be reached", n)
+	}
+}

@@ -1,0 +1,62 @@
+package workspace
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// leadAstray are variables of a person's environment that change what the
+// workshop's programs do: where bash goes and what it reads, what Go builds,
+// and whether client-go takes this machine for a pod of some other cluster.
+var leadAstray = []string{"CDPATH", "BASH_ENV", "ENV", "GOOS", "GOARCH",
+	"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}
+
+// loopback is what must never go through a proxy: kwok's and kind's API servers.
+const loopback = "127.0.0.1,localhost,::1"
+
+// Environ returns the environment for every program that the workshop starts:
+// this process's own, less what would lead such a program astray, and extra.
+func Environ(extra ...string) []string {
+	env := Without(os.Environ(), append(leadAstray, "NO_PROXY", "no_proxy")...)
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		env = append(env, name+"="+noProxy(os.Getenv("NO_PROXY"), os.Getenv("no_proxy")))
+	}
+	env = append(env,
+		"GOWORK=off", // a go.work in a folder above does not know this module
+		"GOFLAGS="+goFlags(os.Getenv("GOFLAGS")),
+	)
+	return append(env, extra...)
+}
+
+// goFlags keeps of somebody's flags only the one that changes no module. It is
+// never empty, which would let `go env -w GOFLAGS` apply. Without -buildvcs=false
+// a clone that belongs to another user cannot be built: git then says nothing.
+func goFlags(own string) string {
+	if slices.Contains(strings.Fields(own), "-race") {
+		return "-buildvcs=false -race"
+	}
+	return "-buildvcs=false"
+}
+
+// noProxy adds the loopback addresses to the first list that is not empty.
+func noProxy(lists ...string) string {
+	for _, list := range lists {
+		switch list {
+		case "":
+			continue
+		case "*": // nothing goes through a proxy; as one of several, curl ignores it
+			return list
+		}
+		return list + "," + loopback
+	}
+	return loopback
+}
+
+// Without returns env without the named variables.
+func Without(env []string, names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(names, name)
+	})
+}
