@@ -213,10 +213,10 @@ func survivesATombstone(s *suspect) error {
 		return err
 	}
 	// While the program cannot watch, history goes by, and the Icecream with it.
-	gone := s.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch", Resource: "icecreams"},
+	gone := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "icecreams"},
 		Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
-	again := s.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
-	s.proxy.Cut(faultproxy.Requests{Verb: "watch*", Resource: "icecreams"})
+	again := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
+	s.proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "icecreams"})
 	s.struck(gone)
 	if err := s.icecreams.Delete(s.Context(), ice.Name, metav1.DeleteOptions{}); err != nil {
 		return err
@@ -277,7 +277,7 @@ func stops(s *suspect) error {
 func isPatient(s *suspect) error {
 	s.start(nil)
 	defer s.end()
-	s.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "create", Resource: "deployments"},
+	s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
 		Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	s.create("refused", "refused", 0)
 	// 5 ms, doubled with each failure, leave room for nine tries in 1.5 s.
@@ -343,7 +343,7 @@ func reports(s *suspect) error {
 func createsOne(s *suspect) error {
 	s.start(nil)
 	defer s.end()
-	behind := s.proxy.MustInject(faultproxy.Rule{Requests: faultproxy.Requests{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	behind := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
 	ice := s.create("single", "single", 0)
 	s.struck(behind)
 	for look := range 3 {
