@@ -2,6 +2,7 @@
 #
 #   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
 #   K8S_VERSION=1.35             which Kubernetes kind runs
+#   AUDIT_POLICY=file            an audit policy, if the kind cluster is to keep an audit log
 #   N=1                          which step
 
 SHELL := bash
@@ -51,7 +52,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs node-image doctor test test-unit lint verify: build
+tour up down status shell logs node-image doctor test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -62,10 +63,6 @@ generate:
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
-
-# -p 1: one cluster, and one measurement at a time.
-bench: build
-	@go test -p 1 -run '^$$' -bench . -timeout 60m $$(grep -l '^func Benchmark' 0*/*_test.go | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 clean: down
 	@scripts/docker/engine.sh stop

@@ -32,6 +32,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"node-image": nodeImage,
 	"test":       test,
 	"test-unit":  testUnit,
+	"bench":      bench,
 	"lint":       lint,
 	"verify":     verify,
 }
@@ -153,11 +154,18 @@ func down(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func status(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	width := 0
+	for _, c := range cluster.All(ws) {
+		width = max(width, len(c.Name()))
+	}
 	for _, c := range cluster.All(ws) {
 		state, detail := c.State(ctx)
-		fmt.Printf("%-9s %-7s %s\n", c.Name(), state, detail)
+		fmt.Printf("%-*s %-7s %s\n", width, c.Name(), state, detail)
 		if state == cluster.Ready {
-			fmt.Printf("%-9s %-7s export KUBECONFIG=%s\n", "", "", c.Kubeconfig())
+			fmt.Printf("%-*s %-7s export KUBECONFIG='%s'\n", width, "", "", c.Kubeconfig())
+		}
+		if log := c.AuditLog(); log != "" {
+			fmt.Printf("%-*s %-7s audit log: %s\n", width, "", "", log)
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,6 +35,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -241,6 +243,16 @@ func (e *Env) NeedsContainers() {
 	}
 	if !containers {
 		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
+	}
+}
+
+// LoadImages makes images available to the cluster's nodes: names that this
+// machine's container engine knows, or files that docker save has made.
+func (e *Env) LoadImages(images ...string) {
+	e.t.Helper()
+	var out proc.Buffer
+	if err := e.suite.cluster.LoadImages(e.suite.ctx, &out, images...); err != nil {
+		e.t.Fatalf("loading the images %s: %v\n%s", strings.Join(images, ", "), err, out.String())
 	}
 }
 
