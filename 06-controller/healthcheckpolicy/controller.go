@@ -230,7 +230,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 		return nil, err
 	}
 	p.memory.keepOnly(selected, marked)
-	slices.SortFunc(selected, byName)
+	slices.SortFunc(selected, byAge)
 	required := required(policy.Spec.RequiredProbes)
 
 	var changes []change

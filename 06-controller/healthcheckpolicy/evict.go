@@ -42,7 +42,7 @@ func (c *Controller) evict(ctx context.Context, p *pass) {
 		}
 	}
 	errs := make([]error, len(unasked))
-	workqueue.ParallelizeUntil(ctx, atOnce, len(unasked), func(i int) { errs[i] = c.dryRunEviction(ctx, unasked[i]) })
+	workqueue.ParallelizeUntil(ctx, atOnce, len(unasked), func(i int) { errs[i] = c.postEviction(ctx, unasked[i], metav1.DryRunAll) })
 	for i, pod := range unasked {
 		c.noteDryRun(p, pod, errs[i])
 	}
@@ -68,7 +68,7 @@ func (c *Controller) evictFirst(ctx context.Context, p *pass, candidates []*pod,
 			continue
 		}
 		asked[pod] = true
-		c.noteDryRun(p, pod, c.dryRunEviction(ctx, pod))
+		c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
 		if o, known := p.memory.obstacleOf(pod, p.now); !known || o.reason != "" {
 			continue
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -144,5 +143,3 @@ func podAnchors(p *pod) []string {
 }
 
 func anchor(namespace, key, value string) string { return namespace + " " + key + "=" + value }
-
-func byName(a, b *pod) int { return cmp.Compare(a.Name, b.Name) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
@@ -66,7 +67,7 @@ func reduce(p *corev1.Pod) *pod {
 	r := &pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-			Labels: p.Labels, DeletionTimestamp: p.DeletionTimestamp,
+			Labels: p.Labels, CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
 		},
 		finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		mirror:     p.Annotations[corev1.MirrorPodAnnotationKey] != "",
@@ -140,6 +141,12 @@ func (p *pod) deleting() bool { return p.DeletionTimestamp != nil }
 
 // counts reports whether policies are about the pod: it lives, and will go on living.
 func (p *pod) counts() bool { return !p.finished && !p.deleting() }
+
+// byAge orders pods from the oldest, so that the pod that replaces an evicted
+// one is not evicted before the others have had their turn.
+func byAge(a, b *pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
 
 func (p *pod) is(q *pod) bool { return p == q }
 

@@ -93,22 +93,21 @@ func (c *Controller) patchFinalizers(ctx context.Context, policy *v1alpha1.Healt
 	return answer, nil
 }
 
-// postEviction asks for the eviction of the pod in exactly this state. A dry run
-// asks only whether that would be allowed.
-func (c *Controller) postEviction(ctx context.Context, p *corev1.Pod) error {
-	return c.sendEviction(ctx, p.Namespace, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}})
-}
-
-func (c *Controller) dryRunEviction(ctx context.Context, p *pod) error {
-	return c.sendEviction(ctx, p.Namespace, p.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &p.UID}})
-}
-
-func (c *Controller) sendEviction(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
+// postEviction asks for the eviction of a pod in exactly this state. A dry run
+// asks only whether the eviction would be allowed.
+//
+// Both preconditions are needed even for the dry run: without a resourceVersion
+// the API server itself tries again for ten seconds after a conflict.
+func (c *Controller) postEviction(ctx context.Context, p metav1.Object, dryRun ...string) error {
+	name, uid, version := p.GetName(), p.GetUID(), p.GetResourceVersion()
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: p.GetNamespace(), Name: name},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}},
+	}
 	err := once(c.client.CoreV1().RESTClient().Post()).
-		Namespace(namespace).Resource("pods").Name(name).SubResource("eviction").
-		VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec).
-		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, DeleteOptions: &options}).
-		Do(ctx).Error()
+		Namespace(p.GetNamespace()).Resource("pods").Name(name).SubResource("eviction").
+		VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, scheme.ParameterCodec).
+		Body(eviction).Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("evicting pod %s: %w", name, err)
 	}
