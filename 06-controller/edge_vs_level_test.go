@@ -52,7 +52,7 @@ func TestEdgeAndLevel(t *testing.T) {
 			k.struck()
 		}},
 		{"a restart between event and action", 2, func(k *keepers) {
-			// The rules stay: once they are removed, what they stall goes on to the server.
+			// The rules stay, so that what they stall never reaches the server.
 			k.inject(faultproxy.Rule{Match: createPods, Fault: faultproxy.Stall})
 			k.deleteOneOfEach()
 			k.struck() // both have heard of it, and want to act

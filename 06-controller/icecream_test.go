@@ -55,12 +55,17 @@ type parlour struct {
 func openParlour(t *testing.T, changes ...testenv.ProgramOption) *parlour {
 	t.Helper()
 	e := testenv.New(t)
+	return newParlour(t, e, e.Program(icecreamProgram, changes...))
+}
+
+func newParlour(t *testing.T, e *testenv.Env, program string) *parlour {
+	t.Helper()
 	installed(t, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &parlour{Env: e, t: t, proxy: e.Proxy(), program: e.Program(icecreamProgram, changes...),
+	p := &parlour{Env: e, t: t, proxy: e.Proxy(), program: program,
 		icecreams: client.IcecreamV1alpha1().Icecreams(e.Namespace), deployments: e.Client.AppsV1().Deployments(e.Namespace)}
 	p.args = []string{"-kubeconfig", p.proxy.Kubeconfig, "-namespace", e.Namespace}
 	return p
@@ -887,10 +892,12 @@ func looksAtNoOldCache(p *parlour) error {
 	return nil
 }
 
+// shortest is the shortest resync that client-go grants.
+const shortest = time.Second
+
 // Nothing changes, however often the controller looks, and who looks.
 func isQuiet(p *parlour) error {
-	const resync = 300 * time.Millisecond
-	p.start("-resync", resync.String())
+	p.start("-resync", shortest.String())
 	ice := p.create("vanilla", "cone", 2)
 	p.until("vanilla", isAvailable)
 	synced := func() int { n, _ := p.events(ice, "Synced"); return n }
@@ -913,12 +920,12 @@ func isQuiet(p *parlour) error {
 		}
 		return nil
 	}
-	if err := hold(p, 4*resync, quiet); err != nil {
+	if err := hold(p, 5*shortest/2, quiet); err != nil {
 		return err
 	}
 	p.stop()
 	p.restart()
-	return hold(p, 4*resync, quiet)
+	return hold(p, 5*shortest/2, quiet)
 }
 
 // An Icecream that is deleted in the foreground stays until its Deployment is gone.

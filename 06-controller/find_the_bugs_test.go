@@ -1,0 +1,358 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// The bugs of find-the-bugs, in the order of its file. A check looks at what a
+// program does to the cluster, so it knows nothing about how a bug was repaired.
+var bugs = []struct {
+	name  string
+	check func(s *suspect) error
+	says  string                // what the check finds in a program with this bug
+	back  testenv.ProgramOption // puts the bug back into the solution
+}{
+	{"a tombstone ends it", survivesATombstone, "panic",
+		testenv.Replace("main.go", `			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
+				c.queue.Add(key)
+			}
+`, "c.queue.Add(cache.MetaObjectToName(obj.(*v1alpha1.Icecream)))\n")},
+	{"it does not watch what it depends on", replacesADeployment, "nobody has replaced",
+		testenv.Replace("main.go", `	if _, err := deployments.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    c.deploymentChanged,
+		UpdateFunc: func(_, obj any) { c.deploymentChanged(obj) },
+		DeleteFunc: c.deploymentChanged,
+	}); err != nil {
+		return fmt.Errorf("adding a handler: %w", err)
+	}
+`, "")},
+	{"it does not stop", stops, "still runs",
+		testenv.Replace("main.go", "	c.queue.ShutDown()\n", "")},
+	{"it repeats a failure at once", isPatient, "tries",
+		testenv.Replace("main.go", "c.queue.AddRateLimited(key)", "c.queue.Add(key)")},
+	{"it changes what is in the cache", leavesTheCacheAlone, "panic: cache",
+		testenv.Replace("main.go", "ice := cached.DeepCopy()", "ice := cached")},
+	{"it writes when nothing has changed", writesOnlyChanges, "writes of Deployments",
+		testenv.Replace("main.go", "if *d.Spec.Replicas != *ice.Spec.Replicas {", "if true {")},
+	{"it writes the status to the wrong place", reports, "status",
+		testenv.Replace("main.go", ".UpdateStatus(ctx", ".Update(ctx")},
+	{"it acts on stale data", createsOne, "Deployments",
+		testenv.Replace("main.go", "Name:            ice.Spec.DeploymentName,", `GenerateName: ice.Spec.DeploymentName + "-",`)},
+}
+
+// FIND_THE_BUGS=./06-controller/find-the-bugs go test ./06-controller -run TestFindTheBugs
+// checks a program of yours: all tests are green when all bugs are repaired.
+const yours = "FIND_THE_BUGS"
+
+func TestFindTheBugs(t *testing.T) {
+	t.Parallel()
+	if program := os.Getenv(yours); program != "" {
+		e := testenv.New(t)
+		for _, bug := range bugs {
+			t.Run(bug.name, func(t *testing.T) {
+				if err := bug.check(examine(t, e.For(t), program)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return
+	}
+	t.Run("all", func(t *testing.T) {
+		t.Parallel()
+		finds(t, "./06-controller/find-the-bugs", func(int) bool { return true })
+	})
+	t.Run("solution", func(t *testing.T) {
+		t.Parallel()
+		finds(t, "./06-controller/find-the-bugs/solution", func(int) bool { return false })
+	})
+	for only, bug := range bugs {
+		t.Run(bug.name, func(t *testing.T) {
+			t.Parallel()
+			finds(t, "./06-controller/find-the-bugs/solution", func(n int) bool { return n == only }, bug.back)
+		})
+	}
+}
+
+// finds checks a program for all bugs, and expects to find some of them.
+func finds(t *testing.T, program string, wanted func(bug int) bool, changes ...testenv.ProgramOption) {
+	t.Helper()
+	e := testenv.New(t)
+	for n, bug := range bugs {
+		err := bug.check(examine(t, e, program, changes...))
+		switch {
+		case err == nil && wanted(n):
+			t.Errorf("not found: %s", bug.name)
+		case err != nil && !wanted(n):
+			t.Errorf("found by mistake: %s: %v", bug.name, err)
+		case err != nil && !strings.Contains(err.Error(), bug.says):
+			t.Errorf("found for another reason: %s: %v, want %q", bug.name, err, bug.says)
+		}
+	}
+}
+
+// A suspect is a program that one check looks at.
+type suspect struct {
+	*parlour
+}
+
+func examine(t *testing.T, e *testenv.Env, program string, changes ...testenv.ProgramOption) *suspect {
+	t.Helper()
+	s := &suspect{newParlour(t, e, e.Program(program, changes...))}
+	if err := s.icecreams.DeleteCollection(e.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil { // of the last check
+		t.Fatal(err)
+	}
+	return s
+}
+
+// start starts the program, and waits until it watches.
+func (s *suspect) start(environ []string, args ...string) {
+	s.t.Helper()
+	if s.running != nil {
+		s.t.Fatal("started twice")
+	}
+	s.running = s.Start(testenv.Command{Path: s.program, Args: append(s.args, args...),
+		Env: append([]string{"KUBE_CACHE_MUTATION_DETECTOR=false"}, environ...)})
+	s.Eventually(30*time.Second, func(context.Context) error {
+		for _, resource := range []string{"icecreams", "deployments"} {
+			// The first event of an empty watch is the bookmark after the initial state.
+			watches := s.requests("watch*", resource)
+			if len(watches) == 0 || watches[0].Events == 0 {
+				return fmt.Errorf("the program does not watch %s", resource)
+			}
+		}
+		return nil
+	})
+}
+
+// end kills the program, so that it does not disturb the next check.
+func (s *suspect) end() {
+	s.t.Helper()
+	select {
+	case <-s.running.Done():
+	default:
+		if err := s.running.Signal(syscall.SIGKILL); err != nil {
+			s.t.Error(err)
+		}
+		<-s.running.Done()
+	}
+}
+
+// crash returns what the program has said if it has ended.
+func (s *suspect) crash() error {
+	select {
+	case <-s.running.Done():
+		for line := range strings.Lines(s.running.Stderr()) {
+			if strings.HasPrefix(line, "panic: ") {
+				return errors.New(strings.TrimSpace(line))
+			}
+		}
+		return fmt.Errorf("the program has ended with exit code %d", s.running.Wait().ExitCode)
+	default:
+		return nil
+	}
+}
+
+// owned waits until the Icecream has a Deployment that is none of the others.
+func (s *suspect) owned(ice *v1alpha1.Icecream, within time.Duration, others ...appsv1.Deployment) error {
+	var last error
+	_ = hold(s.parlour, within, func() error {
+		if last = s.crash(); last != nil {
+			return last
+		}
+		last = fmt.Errorf("%s has no Deployment", ice.Name)
+		for _, d := range s.all(ice) {
+			if !slices.ContainsFunc(others, func(other appsv1.Deployment) bool { return other.UID == d.UID }) {
+				last = nil
+				return errors.New("found")
+			}
+		}
+		return nil
+	})
+	return last
+}
+
+// all returns the Deployments of an Icecream.
+func (s *suspect) all(ice *v1alpha1.Icecream) []appsv1.Deployment {
+	s.t.Helper()
+	list, err := s.deployments.List(s.Context(), metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var all []appsv1.Deployment
+	for _, d := range list.Items {
+		if metav1.IsControlledBy(&d, ice) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+const soon = 5 * time.Second
+
+func survivesATombstone(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	ice := s.create("melting", "melting", 0)
+	if err := s.owned(ice, soon); err != nil {
+		return err
+	}
+	// While the program cannot watch, history goes by, and the Icecream with it.
+	gone := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "icecreams"},
+		Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
+	again := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
+	s.proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "icecreams"})
+	s.struck(gone)
+	if err := s.icecreams.Delete(s.Context(), ice.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	again.Remove()
+	ice = s.create("next", "next", 0)
+	return s.owned(ice, soon)
+}
+
+func replacesADeployment(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	ice := s.create("replaced", "replaced", 0)
+	if err := s.owned(ice, soon); err != nil {
+		return err
+	}
+	// What it still has to do must not bring it back by chance.
+	requests, since := -1, time.Now()
+	s.Eventually(soon+30*time.Second, func(context.Context) error {
+		if n := len(s.writes()); n != requests && time.Since(since) < soon {
+			requests = n
+			return errors.New("it is still busy")
+		}
+		return nil
+	})
+	deleted := s.all(ice)
+	for _, d := range deleted {
+		if err := s.deployments.Delete(s.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	if err := s.owned(ice, soon, deleted...); err != nil {
+		return fmt.Errorf("nobody has replaced the Deployment that was deleted: %w", err)
+	}
+	return nil
+}
+
+func stops(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	if err := s.owned(s.create("working", "working", 0), soon); err != nil {
+		return err
+	}
+	if err := s.running.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-s.running.Done():
+	case <-time.After(soon):
+		return fmt.Errorf("it still runs %s after SIGTERM", soon)
+	}
+	if r := s.running.Wait(); r.ExitCode != 0 {
+		return fmt.Errorf("exit code %d after SIGTERM", r.ExitCode)
+	}
+	return nil
+}
+
+func isPatient(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
+		Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	s.create("refused", "refused", 0)
+	// 5 ms, doubled with each failure, leave room for nine tries in 1.5 s.
+	return hold(s.parlour, 1500*time.Millisecond, func() error {
+		if n := len(s.requests("create", "deployments")); n > 30 {
+			return fmt.Errorf("%d tries to create the same Deployment, one right after the other", n)
+		}
+		return nil
+	})
+}
+
+func leavesTheCacheAlone(s *suspect) error {
+	s.start([]string{"KUBE_CACHE_MUTATION_DETECTOR=true"})
+	defer s.end()
+	ice := s.create("shared", "shared", 1)
+	if err := s.owned(ice, soon); err != nil && s.crash() == nil {
+		return err
+	}
+	if err := hold(s.parlour, 2500*time.Millisecond, s.crash); err != nil { // the detector compares once a second
+		return fmt.Errorf("the mutation detector has ended it: %w", err)
+	}
+	return nil
+}
+
+func writesOnlyChanges(s *suspect) error {
+	s.start(nil, "-resync", shortest.String())
+	defer s.end()
+	ice := s.create("settled", "settled", 0)
+	if err := s.owned(ice, soon); err != nil {
+		return err
+	}
+	writes := func() int { return len(s.requests("update", "deployments")) + len(s.requests("patch", "deployments")) }
+	before := writes()
+	return hold(s.parlour, 5*shortest/2, func() error {
+		if n := writes() - before; n > 0 {
+			return fmt.Errorf("%d writes of Deployments that were right already", n)
+		}
+		return nil
+	})
+}
+
+func reports(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	s.create("reported", "reported", 1)
+	var last error
+	_ = hold(s.parlour, soon, func() error {
+		ice, err := s.icecreams.Get(s.Context(), "reported", metav1.GetOptions{})
+		if err != nil {
+			last = err
+			return nil
+		}
+		if ice.Status.ObservedGeneration == ice.Generation {
+			last = nil
+			return errors.New("reported")
+		}
+		last = fmt.Errorf("after %s the status is %+v", soon, ice.Status)
+		return nil
+	})
+	return last
+}
+
+func createsOne(s *suspect) error {
+	s.start(nil)
+	defer s.end()
+	behind := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	ice := s.create("single", "single", 0)
+	s.struck(behind)
+	for look := range 3 {
+		s.patch(ice.Name, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, look))
+	}
+	return hold(s.parlour, 1500*time.Millisecond, func() error {
+		if n := len(s.all(ice)); n != 1 {
+			return fmt.Errorf("%d Deployments of one Icecream", n)
+		}
+		return nil
+	})
+}
