@@ -2,6 +2,7 @@
 #
 #   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
 #   K8S_VERSION=1.35             which Kubernetes kind runs
+#   AUDIT_POLICY=file            an audit policy, if the kind cluster is to keep an audit log
 #   N=1                          which step
 
 SHELL := bash
@@ -23,7 +24,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench clean build
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -43,6 +44,7 @@ help:
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
+##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
@@ -51,7 +53,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs node-image doctor test test-unit lint verify: build
+tour up down status shell logs node-image doctor test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -63,9 +65,8 @@ generate:
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
 
-# -p 1: one cluster, and one measurement at a time.
-bench: build
-	@go test -p 1 -run '^$$' -bench . -timeout 60m $$(grep -l '^func Benchmark' 0*/*_test.go | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+chaos: build
+	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
 
 clean: down
 	@scripts/docker/engine.sh stop

@@ -2,7 +2,6 @@ package informer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"testing"
@@ -16,10 +15,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
+	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
-
-const pauseImage = "registry.k8s.io/pause:3.10.2"
 
 // BenchmarkLookup finds the pods of one node, and those with a pair of labels,
 // in an index and by asking the real server with a selector; 100 pods each time.
@@ -114,7 +112,7 @@ func createPods(b *testing.B, e *testenv.Env, n int) {
 			Spec: corev1.PodSpec{
 				NodeName: nodeName(e, i%nodes), TerminationGracePeriodSeconds: ptr.To[int64](0),
 				Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-				Containers:  []corev1.Container{{Name: "main", Image: pauseImage}},
+				Containers:  []corev1.Container{{Name: "main", Image: cluster.PauseImage}},
 			},
 		}, metav1.CreateOptions{})
 		if err != nil {
@@ -129,9 +127,9 @@ func createPods(b *testing.B, e *testenv.Env, n int) {
 // BenchmarkTransform compares what a cache of pods occupies with and without
 // their managedFields.
 func BenchmarkTransform(b *testing.B) {
-	compareMemory(b, func(text []byte) (any, error) {
+	compareMemory(b, (*corev1.Pod).Marshal, func(data []byte) (metav1.Object, error) {
 		var pod corev1.Pod
-		err := json.Unmarshal(text, &pod)
+		err := pod.Unmarshal(data)
 		pod.ManagedFields = nil
 		return &pod, err
 	})
@@ -139,29 +137,41 @@ func BenchmarkTransform(b *testing.B) {
 
 // BenchmarkMetadata compares what a cache of pods and one of their metadata occupy.
 func BenchmarkMetadata(b *testing.B) {
-	compareMemory(b, func(text []byte) (any, error) {
+	encode := func(pod *corev1.Pod) ([]byte, error) {
+		return (&metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}).Marshal()
+	}
+	compareMemory(b, encode, func(data []byte) (metav1.Object, error) {
 		var meta metav1.PartialObjectMetadata
-		err := json.Unmarshal(text, &meta)
+		err := meta.Unmarshal(data)
 		return &meta, err
 	})
 }
 
-// compareMemory fills two caches with copies of a real pod: one as clients
-// decode it, one as decode does, and reports the heap that each object takes.
-func compareMemory(b *testing.B, decode func([]byte) (any, error)) {
+// compareMemory fills two caches with copies of a real pod: one of whole pods,
+// one with what decode makes of what encode makes of the pod. It reports the
+// heap that each object takes. Typed and metadata informers decode protobuf.
+func compareMemory(b *testing.B, encode func(*corev1.Pod) ([]byte, error), decode func([]byte) (metav1.Object, error)) {
 	e := testenv.New(b)
-	text := realPod(b, e)
-	whole := func(text []byte) (any, error) {
+	pod := realPod(b, e)
+	data, err := pod.Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	part, err := encode(pod)
+	if err != nil {
+		b.Fatal(err)
+	}
+	whole := func(data []byte) (metav1.Object, error) {
 		var pod corev1.Pod
-		err := json.Unmarshal(text, &pod)
+		err := pod.Unmarshal(data)
 		return &pod, err
 	}
 	for _, pods := range []int{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
 			var plain, small float64
 			for b.Loop() {
-				plain = heapPerObject(b, pods, text, whole)
-				small = heapPerObject(b, pods, text, decode)
+				plain = heapPerObject(b, pods, data, whole)
+				small = heapPerObject(b, pods, part, decode)
 			}
 			b.ReportMetric(plain, "B/pod-whole")
 			b.ReportMetric(small, "B/pod-here")
@@ -170,18 +180,18 @@ func compareMemory(b *testing.B, decode func([]byte) (any, error)) {
 	}
 }
 
-func heapPerObject(b *testing.B, n int, text []byte, decode func([]byte) (any, error)) float64 {
+func heapPerObject(b *testing.B, n int, data []byte, decode func([]byte) (metav1.Object, error)) float64 {
 	b.Helper()
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for i := range n {
-		obj, err := decode(text)
+		obj, err := decode(data)
 		if err != nil {
 			b.Fatal(err)
 		}
-		obj.(metav1.Object).SetName(fmt.Sprintf("pod-%d", i))
+		obj.SetName(fmt.Sprintf("pod-%d", i))
 		if err := store.Add(obj); err != nil {
 			b.Fatal(err)
 		}
@@ -196,7 +206,7 @@ func heapPerObject(b *testing.B, n int, text []byte, decode func([]byte) (any, e
 
 // realPod returns a pod as the server sends it once a Deployment, the scheduler
 // and the node have had their say.
-func realPod(b *testing.B, e *testenv.Env) []byte {
+func realPod(b *testing.B, e *testenv.Env) *corev1.Pod {
 	b.Helper()
 	labels := map[string]string{"app": "bench"}
 	_, err := e.Client.AppsV1().Deployments(e.Namespace).Create(e.Context(), &appsv1.Deployment{
@@ -205,14 +215,14 @@ func realPod(b *testing.B, e *testenv.Env) []byte {
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: pauseImage, ImagePullPolicy: corev1.PullIfNotPresent}}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: cluster.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}}},
 			},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	var text []byte
+	var pod *corev1.Pod
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		list, err := e.Client.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -221,8 +231,8 @@ func realPod(b *testing.B, e *testenv.Env) []byte {
 		if len(list.Items) != 1 || list.Items[0].Status.Phase != corev1.PodRunning {
 			return fmt.Errorf("no running pod among %d", len(list.Items))
 		}
-		text, err = json.Marshal(list.Items[0])
-		return err
+		pod = &list.Items[0]
+		return nil
 	})
-	return text
+	return pod
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# faults.sh: source it from the root of the clone, in bash or zsh. It starts the fault
-# proxy in front of the cluster and defines:
+# faults.sh: source it from the root of the clone, in bash or zsh. It starts the
+# fault proxy in front of the cluster and defines:
 #   $FAULTY                 kubeconfig of the proxy
 #   faults COMMAND          steer it, see internal/faultproxy/control.go
 #   asked [QUERY]           the requests that it has seen
@@ -8,9 +8,14 @@
 #   while_gone N COMMAND... the same, and N clients are told by 410 that history is gone
 #   start PROGRAM ARG...    run a program of this step in the background, through the proxy
 #   printed TEXT PROGRAM... wait until each of them has printed it
-# What a program prints is in $FAULTS/PROGRAM.
+# What a program prints is in $FAULTS/PROGRAM. Sourced again, it starts a new proxy.
 
-# at_exit COMMAND: run it when this shell ends, besides what is to run then already.
+if [[ ! -f 03-informer/faults.sh ]]; then
+  echo "faults.sh: source it from the root of the clone" >&2
+  return 1
+fi
+
+# at_exit COMMAND: what this shell was to run at its end already, it runs after COMMAND.
 at_exit() {
   if [[ -n ${ZSH_VERSION:-} ]]; then
     # zsh runs an EXIT trap that a function sets when that function ends.
@@ -26,24 +31,44 @@ at_exit() {
   fi
 }
 
+faults_end() {
+  kill "${FAULTS_PIDS[@]}" 2>/dev/null
+  wait "${FAULTS_PIDS[@]}" 2>/dev/null
+  rm -rf "$FAULTS"
+}
+
+if [[ -n ${FAULTS:-} ]]; then
+  faults_end
+else
+  at_exit faults_end
+fi
 FAULTS=$(mktemp -d)
 FAULTY=$FAULTS/kubeconfig
-go build -o "$FAULTS/serve" ./internal/faultproxy/serve
-"$FAULTS/serve" -write-kubeconfig "$FAULTY" -control "$FAULTS/socket" >"$FAULTS/log" 2>&1 &
-FAULTS_PID=$!
-at_exit "kill $FAULTS_PID; rm -rf $(printf %q "$FAULTS")"
-until [ -s "$FAULTY" ]; do
-  kill -0 $FAULTS_PID || { cat "$FAULTS/log"; break; }
+FAULTS_PIDS=()
+FAULTS_BIN=$PWD/.workshop/lesson-03 # stays, so that what has not changed is not linked again
+go build -o "$FAULTS_BIN/" ./internal/faultproxy/serve || return 1
+# The path of a socket must be short, and a temporary folder's may be long: so work from there.
+(cd "$FAULTS" && exec "$FAULTS_BIN/serve" -write-kubeconfig kubeconfig -control socket) >"$FAULTS/log" 2>&1 &
+FAULTS_PIDS+=($!)
+until [[ -s $FAULTY ]]; do
+  if ! kill -0 $! 2>/dev/null; then
+    cat "$FAULTS/log" >&2
+    return 1
+  fi
   sleep 0.1
 done
 
-faults() { curl --silent --show-error --unix-socket "$FAULTS/socket" --request POST "http://proxy/$1"; }
-asked() { curl --silent --show-error --unix-socket "$FAULTS/socket" "http://proxy/requests?${1:-}"; }
+# The proxies and options of your own curl are not for this socket.
+faults_curl() (cd "$FAULTS" && curl --disable --noproxy '*' --silent --show-error --unix-socket socket "$@")
+faults() { faults_curl --request POST "http://proxy/$1"; }
+asked() { faults_curl "http://proxy/requests?${1:-}"; }
 
 while_cut() {
   faults 'inject?fault=stall&verb=watch*&times=-1' >/dev/null
   faults cut
   "$@"
+  # A list waits until the server's cache is up to date. The watches that follow do not.
+  kubectl get configmaps --namespace workshop-03 >/dev/null
   faults clear >/dev/null
 }
 
@@ -54,14 +79,17 @@ while_gone() {
   faults "inject?fault=error-event&code=410&verb=watch&times=$clients" >/dev/null
   faults 'inject?fault=stall&verb=watch-list&times=-1' >/dev/null
   faults cut
-  until [ "$(asked verb=watch | grep -c error-event)" -ge $((before + clients)) ]; do sleep 0.1; done
+  until [[ $(asked verb=watch | grep -c error-event) -ge $((before + clients)) ]]; do sleep 0.1; done
   "$@"
   faults clear >/dev/null
 }
 
 start() {
   : >"$FAULTS/$1"
-  go run "./03-informer/$1" -kubeconfig "$FAULTY" -namespace workshop-03 "${@:2}" >"$FAULTS/$1" 2>&1 &
+  # Not go run, which leaves the program alone when it is killed itself.
+  go build -o "$FAULTS_BIN/" "./03-informer/$1" || return 1
+  "$FAULTS_BIN/$1" -kubeconfig "$FAULTY" -namespace workshop-03 "${@:2}" >"$FAULTS/$1" 2>&1 &
+  FAULTS_PIDS+=($!)
 }
 
 printed() {

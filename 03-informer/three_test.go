@@ -20,6 +20,7 @@ import (
 // under the same faults. Watching naively ends wrong and does not know it, the
 // RetryWatcher mends cuts and ends at 410, the informer ends right.
 func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	p := e.Proxy()
 	set(t, e, "kept", "0")
@@ -71,6 +72,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 			return nil
 		})
 		change()
+		caughtUp(t, e)
 		stall.Remove()
 		return injected
 	}
@@ -127,6 +129,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	p.Down()
 	remove(t, e, "doomed-down")
 	set(t, e, "kept", "end")
+	caughtUp(t, e)
 	if err := p.Up(); err != nil {
 		t.Fatal(err)
 	}

@@ -535,38 +535,6 @@ func TestUsableRightAfterTheWait(t *testing.T) {
 	}
 }
 
-func TestWaitSaysWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	ctx, cancel := context.WithTimeout(e.Context(), 300*time.Millisecond)
-	defer cancel()
-	err := crdwait.Established(ctx, e.Config, "no.such.definition")
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `CustomResourceDefinition no.such.definition`) || !strings.Contains(err.Error(), `"no.such.definition" not found`) {
-		t.Errorf("error %v", err)
-	}
-	if err := crdwait.Gone(e.Context(), e.Config, "no.such.definition"); err != nil {
-		t.Errorf("gone is what never was: %v", err)
-	}
-
-	crd := variant(t, policyCRD, "waiting")
-	crdtest.Install(t, e, crd)
-	ctx, cancel = context.WithTimeout(e.Context(), 300*time.Millisecond)
-	defer cancel()
-	if err := crdwait.Gone(ctx, e.Config, crd.Name); err == nil || !strings.Contains(err.Error(), "still exists") {
-		t.Errorf("error %v, want one that says that the definition exists", err)
-	}
-	// It may be created while somebody waits.
-	late := variant(t, policyCRD, "late")
-	done := make(chan error, 1)
-	go func() { done <- crdwait.Established(e.Context(), e.Config, late.Name) }()
-	if err := crdtest.Create(t, e, late); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
 // Deleting a definition deletes its objects, once their finalizers are gone.
 func TestDeletingTheDefinitionDeletesObjects(t *testing.T) {
 	t.Parallel()

@@ -5,8 +5,9 @@
 #
 # CODEGEN_BIN is where the generators are built (default: .workshop/codegen).
 set -euo pipefail
+unset CDPATH # with it cd may go elsewhere
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export GOWORK=off # whatever workspace the clone lies in
+export GOWORK=off GOFLAGS=-buildvcs=false # whatever workspace the clone lies in, and whatever flags are set
 
 bin=${CODEGEN_BIN:-$PWD/.workshop/codegen}
 header=$PWD/scripts/codegen/header.txt

@@ -20,24 +20,26 @@ import (
 )
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dynamic-informer:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
 	namespace := flag.String("namespace", "default", "where to work")
 	resource := flag.String("resource", "configmaps.v1.", "what to watch, as resource.version.group")
 	until := flag.String("until", "", "stop when an object of this name appears (default: run until interrupted)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *resource, *until); err != nil {
-		fmt.Fprintln(os.Stderr, "dynamic-informer:", err)
-		os.Exit(1)
-	}
-}
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, resource, until string) error {
-	gvr, _ := schema.ParseResourceArg(resource)
+	gvr, _ := schema.ParseResourceArg(*resource)
 	if gvr == nil {
-		return fmt.Errorf("-resource %q is not resource.version.group, such as deployments.v1.apps", resource)
+		return fmt.Errorf("-resource %q is not resource.version.group, such as deployments.v1.apps", *resource)
 	}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
@@ -47,20 +49,23 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace,
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, *namespace,
 		func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" })
 	informer := factory.ForResource(*gvr).Informer()
 
 	ctx, cancel := context.WithCancel(ctx)
+	defer factory.Shutdown() // waits until handlers have returned and nothing of the informers runs
 	defer cancel()
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
+	defer found()
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			// Everything is an *unstructured.Unstructured: maps, slices and
 			// scalars, and accessors for what all objects have.
 			u := obj.(*unstructured.Unstructured)
 			fmt.Printf("ADDED %s %s\n", u.GetKind(), u.GetName())
-			if u.GetName() == until {
-				cancel()
+			if u.GetName() == *until {
+				found()
 			}
 		},
 		UpdateFunc: func(_, obj any) {
@@ -78,13 +83,10 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("adding a handler: %w", err)
 	}
 	factory.Start(ctx.Done())
-	for resource, synced := range factory.WaitForCacheSync(ctx.Done()) {
-		if !synced && until == "" {
-			return fmt.Errorf("%s has not synced: %w", resource.Resource, context.Cause(ctx))
-		}
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache with %s: %w", gvr.Resource, context.Cause(ctx))
 	}
 	fmt.Println("watching", gvr.Resource)
-	<-ctx.Done()
-	factory.Shutdown()
+	<-seen.Done()
 	return nil
 }

@@ -23,19 +23,21 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "filtered:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -45,8 +47,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("creating the client: %w", err)
 	}
 	paint := func(name, color string) error {
-		_, err := client.CoreV1().ConfigMaps(namespace).Apply(ctx,
-			applycorev1.ConfigMap(name, namespace).WithLabels(map[string]string{"color": color}),
+		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx,
+			applycorev1.ConfigMap(name, *namespace).WithLabels(map[string]string{"color": color}),
 			metav1.ApplyOptions{FieldManager: "filtered", Force: true})
 		if err != nil {
 			return fmt.Errorf("painting %s %s: %w", name, color, err)
@@ -60,17 +62,17 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
-		informers.WithNamespace(namespace),
+		informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "color=blue" }))
-	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace)
+	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(*namespace)
 	ctx, cancel := context.WithCancel(ctx)
-	deleted := make(chan string)
-	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	deleted := make(chan string, 1)
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(obj any) {
 			if cm, ok := obj.(*corev1.ConfigMap); ok {
 				select {
 				case deleted <- cm.Name:
-				case <-ctx.Done():
+				default: // a handler must not block, and one deletion is enough here
 				}
 			}
 		},
@@ -82,8 +84,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	defer factory.Shutdown()
 	defer cancel()
 	factory.StartWithContext(ctx)
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 
 	all, err := lister.List(labels.Everything())
@@ -106,7 +108,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	live, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "sky", metav1.GetOptions{})
+	live, err := client.CoreV1().ConfigMaps(*namespace).Get(ctx, "sky", metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading from the server: %w", err)
 	}

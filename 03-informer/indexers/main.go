@@ -23,13 +23,10 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "indexers:", err)
 		os.Exit(1)
 	}
@@ -54,7 +51,12 @@ var indexers = cache.Indexers{
 	},
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -63,10 +65,10 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	if err := createPods(ctx, client, namespace); err != nil {
+	if err := createPods(ctx, client, *namespace); err != nil {
 		return err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace))
 	informer := factory.Core().V1().Pods().Informer()
 	if err := informer.AddIndexers(indexers); err != nil {
 		return fmt.Errorf("adding the indexers: %w", err)
@@ -102,7 +104,7 @@ func createPods(ctx context.Context, client kubernetes.Interface, namespace stri
 		{"node-b", "shop", "web"}, {"node-b", "blog", "web"}, {"", "blog", "db"},
 	} {
 		spec := applycorev1.PodSpec().WithTerminationGracePeriodSeconds(0).
-			WithContainers(applycorev1.Container().WithName("main").WithImage("registry.k8s.io/pause:3.10.2"))
+			WithContainers(applycorev1.Container().WithName("main").WithImage("workshop/pause:1"))
 		if pod.node != "" {
 			spec.WithNodeName(pod.node)
 		} else {

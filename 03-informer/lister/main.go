@@ -22,19 +22,21 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lister:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -43,9 +45,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	configMaps := client.CoreV1().ConfigMaps(namespace)
+	configMaps := client.CoreV1().ConfigMaps(*namespace)
 	write := func(v string) error {
-		_, err := configMaps.Apply(ctx, applycorev1.ConfigMap("counter", namespace).WithData(map[string]string{"v": v}),
+		_, err := configMaps.Apply(ctx, applycorev1.ConfigMap("counter", *namespace).WithData(map[string]string{"v": v}),
 			metav1.ApplyOptions{FieldManager: "lister", Force: true})
 		if err != nil {
 			return fmt.Errorf("writing v=%s: %w", v, err)
@@ -56,13 +58,16 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return err
 	}
 
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace))
+	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(*namespace)
 	arrived := make(chan struct{}, 1)
-	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, obj any) {
 			if obj.(*corev1.ConfigMap).Name == "counter" {
-				arrived <- struct{}{}
+				select {
+				case arrived <- struct{}{}:
+				default: // a handler must not block, and one update is enough here
+				}
 			}
 		},
 	})
@@ -73,8 +78,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	defer factory.Shutdown()
 	defer cancel()
 	factory.StartWithContext(ctx)
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 
 	const reads = 100_000

@@ -25,13 +25,10 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "metadata:", err)
 		os.Exit(1)
 	}
@@ -39,7 +36,12 @@ func main() {
 
 const selector = "lesson=metadata"
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -50,7 +52,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	for i := range 10 {
 		name := fmt.Sprintf("metadata-%d", i)
-		_, err := client.CoreV1().ConfigMaps(namespace).Apply(ctx, applycorev1.ConfigMap(name, namespace).
+		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx, applycorev1.ConfigMap(name, *namespace).
 			WithLabels(map[string]string{"lesson": "metadata"}).WithData(map[string]string{"page": strings.Repeat("text ", 2000)}),
 			metav1.ApplyOptions{FieldManager: "metadata", Force: true})
 		if err != nil {
@@ -65,12 +67,12 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	defer cancel()
 	selected := func(o *metav1.ListOptions) { o.LabelSelector = selector }
 
-	full := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace), informers.WithTweakListOptions(selected))
+	full := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace), informers.WithTweakListOptions(selected))
 	fullConfigMaps := full.Core().V1().ConfigMaps().Informer()
 	full.StartWithContext(ctx)
 	defer full.Shutdown()
 
-	partial := metadatainformer.NewFilteredSharedInformerFactory(metadata, 0, namespace, selected)
+	partial := metadatainformer.NewFilteredSharedInformerFactory(metadata, 0, *namespace, selected)
 	partialConfigMaps := partial.ForResource(corev1.SchemeGroupVersion.WithResource("configmaps"))
 	partialConfigMaps.Informer() // asking for it is what makes the factory start it
 	partial.Start(ctx.Done())

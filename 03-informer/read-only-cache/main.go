@@ -24,20 +24,22 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	deepCopy := flag.Bool("copy", false, "copy the object before changing it")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *deepCopy); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "read-only-cache:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string, deepCopy bool) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	deepCopy := flag.Bool("copy", false, "copy the object before changing it")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -46,15 +48,15 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	configMaps := client.CoreV1().ConfigMaps(namespace)
-	_, err = configMaps.Apply(ctx, applycorev1.ConfigMap("shared", namespace).WithData(map[string]string{"owner": "nobody"}),
+	configMaps := client.CoreV1().ConfigMaps(*namespace)
+	_, err = configMaps.Apply(ctx, applycorev1.ConfigMap("shared", *namespace).WithData(map[string]string{"owner": "nobody"}),
 		metav1.ApplyOptions{FieldManager: "read-only-cache", Force: true})
 	if err != nil {
 		return fmt.Errorf("writing a ConfigMap: %w", err)
 	}
 
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace))
+	lister := factory.Core().V1().ConfigMaps().Lister().ConfigMaps(*namespace)
 	ctx, cancel := context.WithCancel(ctx)
 	defer factory.Shutdown()
 	defer cancel()
@@ -67,7 +69,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
 	}
-	if deepCopy {
+	if *deepCopy {
 		mine = mine.DeepCopy()
 	}
 	mine.Data["owner"] = "me" // meant to be written to the server later

@@ -25,19 +25,21 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "resync:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -48,8 +50,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	objects := []string{"resync-a", "resync-b", "resync-c"}
 	for _, name := range objects {
-		_, err := client.CoreV1().ConfigMaps(namespace).Apply(ctx,
-			applycorev1.ConfigMap(name, namespace).WithLabels(map[string]string{"lesson": "resync"}),
+		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx,
+			applycorev1.ConfigMap(name, *namespace).WithLabels(map[string]string{"lesson": "resync"}),
 			metav1.ApplyOptions{FieldManager: "resync", Force: true})
 		if err != nil {
 			return fmt.Errorf("writing %s: %w", name, err)
@@ -57,13 +59,13 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 
 	// One second is the shortest that client-go allows; hours are usual.
-	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Second, informers.WithNamespace(namespace),
+	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Second, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "lesson=resync" }))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type update struct{ old, new *corev1.ConfigMap }
-	updates := make(chan update)
-	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	updates := make(chan update, 2*len(objects)) // room for two rounds: a handler must not block
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(old, new any) {
 			select {
 			case updates <- update{old.(*corev1.ConfigMap), new.(*corev1.ConfigMap)}:
@@ -77,8 +79,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	defer factory.Shutdown()
 	defer cancel() // before Shutdown, which waits for it
 	factory.StartWithContext(ctx)
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 
 	for round := 1; round <= 3; round++ {

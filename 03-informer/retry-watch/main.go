@@ -25,20 +25,22 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *until); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "retry-watch:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -47,7 +49,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	configMaps := client.CoreV1().ConfigMaps(namespace)
+	configMaps := client.CoreV1().ConfigMaps(*namespace)
 	options := metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}
 
 	list, err := configMaps.List(ctx, options)
@@ -60,6 +62,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		mirror[cm.Name] = cm.Data["v"]
 	}
 	defer func() { fmt.Println("mirror:", content(mirror)) }()
+	if _, ok := mirror[*until]; ok {
+		return nil
+	}
 
 	// The watcher needs to know where the list ends, and calls this function
 	// with the resourceVersion of the last event each time it has to go on.
@@ -87,7 +92,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		} else {
 			mirror[cm.Name] = cm.Data["v"]
 		}
-		if cm.Name == until {
+		if cm.Name == *until {
 			return nil
 		}
 	}

@@ -24,20 +24,22 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *until); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "shared-informer:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -47,7 +49,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("creating the client: %w", err)
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, // 0: no resync
-		informers.WithNamespace(namespace),
+		informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
 	// Asking for an informer is what makes the factory start it. Whoever asks
 	// again gets the same one: the same cache, the same watch.
@@ -56,7 +58,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
+	defer found()
+	first, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, isInInitialList bool) {
 			cm := obj.(*corev1.ConfigMap)
 			kind := "ADDED"
@@ -64,8 +68,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 				kind = "LISTED"
 			}
 			fmt.Printf("%s %s=%s\n", kind, cm.Name, cm.Data["v"])
-			if cm.Name == until {
-				cancel()
+			if cm.Name == *until {
+				found()
 			}
 		},
 		UpdateFunc: func(_, obj any) {
@@ -85,7 +89,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	var changes atomic.Int64
 	count := func(any) { changes.Add(1) }
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	second, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: count, UpdateFunc: func(any, any) { changes.Add(1) }, DeleteFunc: count,
 	})
 	if err != nil {
@@ -93,16 +97,19 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 
 	factory.StartWithContext(ctx) // does not block
-	// Until the cache has synced, an object that is not in it may well exist.
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	// Until the cache is filled, an object that is not in it may well exist.
+	// WaitForCacheSync waits for the cache alone. A handler's own registration
+	// waits until that handler has heard of everything in the first list, too.
+	if !cache.WaitFor(ctx, "", first.HasSyncedChecker(), second.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 	fmt.Println("watching")
-	<-ctx.Done()
+	<-seen.Done()
+	cancel()
 	// Waits until handlers have returned and nothing of the informers runs.
 	factory.Shutdown()
 
-	all, err := configMaps.Lister().ConfigMaps(namespace).List(labels.Everything())
+	all, err := configMaps.Lister().ConfigMaps(*namespace).List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
 	}

@@ -21,21 +21,23 @@ import (
 )
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tombstones:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
 	namespace := flag.String("namespace", "default", "where to work")
 	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
 	careless := flag.Bool("careless", false, "take it that what was deleted is a ConfigMap")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *until, *careless); err != nil {
-		fmt.Fprintln(os.Stderr, "tombstones:", err)
-		os.Exit(1)
-	}
-}
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string, careless bool) error {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -44,31 +46,39 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
 	ctx, cancel := context.WithCancel(ctx)
+	defer factory.Shutdown() // waits until handlers have returned and nothing of the informers runs
 	defer cancel()
+	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
+	defer found()
 	onDelete := func(obj any) {
 		switch deleted := obj.(type) {
 		case *corev1.ConfigMap:
 			fmt.Printf("%s deleted, last state v=%s\n", deleted.Name, deleted.Data["v"])
 		case cache.DeletedFinalStateUnknown:
 			// Good enough to clean up after the object; its state may be old.
-			fmt.Printf("%s is gone, last seen with v=%s\n", deleted.Key, deleted.Obj.(*corev1.ConfigMap).Data["v"])
+			last, ok := deleted.Obj.(*corev1.ConfigMap)
+			if !ok {
+				fmt.Printf("%s is gone\n", deleted.Key)
+				return
+			}
+			fmt.Printf("%s is gone, last seen with v=%s\n", deleted.Key, last.Data["v"])
 		}
 	}
-	if careless {
+	if *careless {
 		onDelete = func(obj any) {
 			deleted := obj.(*corev1.ConfigMap)
 			fmt.Printf("%s deleted, last state v=%s\n", deleted.Name, deleted.Data["v"])
 		}
 	}
-	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			name := obj.(*corev1.ConfigMap).Name
 			fmt.Println(name, "added")
-			if name == until {
-				cancel()
+			if name == *until {
+				found()
 			}
 		},
 		DeleteFunc: onDelete,
@@ -77,11 +87,10 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("adding a handler: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 	fmt.Println("watching")
-	<-ctx.Done()
-	factory.Shutdown()
+	<-seen.Done()
 	return nil
 }

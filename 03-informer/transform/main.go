@@ -1,6 +1,7 @@
 // transform drops managedFields on the way into the cache. Few programs read
-// them, and they are often the larger half of an object. It must be set before
-// the informer starts, and nothing else may rely on what it removes.
+// them, and they are a large part of small objects: a fifth of a pod's memory in
+// our benchmark. It must be set before the informer starts, and nothing else may
+// rely on what it removes.
 package main
 
 import (
@@ -23,13 +24,10 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "transform:", err)
 		os.Exit(1)
 	}
@@ -37,7 +35,12 @@ func main() {
 
 const selector = "lesson=transform"
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -48,7 +51,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	for i := range 20 {
 		name := fmt.Sprintf("transform-%d", i)
-		_, err := client.CoreV1().ConfigMaps(namespace).Apply(ctx, applycorev1.ConfigMap(name, namespace).
+		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx, applycorev1.ConfigMap(name, *namespace).
 			WithLabels(map[string]string{"lesson": "transform"}).WithData(map[string]string{"color": "blue", "size": "large", "shape": "round"}),
 			metav1.ApplyOptions{FieldManager: "transform", Force: true})
 		if err != nil {
@@ -56,11 +59,11 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		}
 	}
 
-	plain, err := load(ctx, client, namespace)
+	plain, err := load(ctx, client, *namespace)
 	if err != nil {
 		return err
 	}
-	stripped, err := load(ctx, client, namespace, informers.WithTransform(dropManagedFields))
+	stripped, err := load(ctx, client, *namespace, informers.WithTransform(dropManagedFields))
 	if err != nil {
 		return err
 	}
@@ -70,7 +73,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 }
 
 // dropManagedFields is called with every object before anybody else sees it, so
-// here it may be changed. What is no object (a tombstone) has to come back, too.
+// the object may be changed here. It may be called again with an object that has
+// been through it, so the second call must change nothing. Tombstones do not
+// pass it: they hold an object of the cache, which has passed it already.
 func dropManagedFields(obj any) (any, error) {
 	if accessor, err := meta.Accessor(obj); err == nil {
 		accessor.SetManagedFields(nil)

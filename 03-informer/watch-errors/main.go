@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,20 +22,22 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace, *until); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "watch-errors:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace, until string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	until := flag.String("until", "", "stop when a ConfigMap of this name appears (default: run until interrupted)")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -45,7 +46,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 
@@ -65,13 +66,14 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		cancel(nil)
 		return fmt.Errorf("setting the error handler: %w", err)
 	}
-	found := errors.New("found")
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
+	defer found()
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			cm := obj.(*corev1.ConfigMap)
 			fmt.Println("ADDED", cm.Name)
-			if cm.Name == until {
-				cancel(found)
+			if cm.Name == *until {
+				found()
 			}
 		},
 	})
@@ -82,10 +84,10 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	factory.StartWithContext(ctx)
 	defer factory.Shutdown()
 	defer cancel(nil)
-	if factory.WaitForCacheSyncWithContext(ctx).AsError() == nil {
+	if cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		fmt.Println("watching")
 	}
-	<-ctx.Done()
+	<-seen.Done()
 	if cause := context.Cause(ctx); apierrors.ReasonForError(cause) != metav1.StatusReasonUnknown {
 		return fmt.Errorf("giving up: %w", cause)
 	}

@@ -25,13 +25,10 @@ import (
 )
 
 func main() {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
-	namespace := flag.String("namespace", "default", "where to work")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, rules, *namespace); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "watch-list:", err)
 		os.Exit(1)
 	}
@@ -59,7 +56,12 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespace string) error {
+func run(ctx context.Context) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
+	namespace := flag.String("namespace", "default", "where to work")
+	flag.Parse()
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -74,8 +76,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("creating the client: %w", err)
 	}
 	write := func(v string) error {
-		_, err := client.CoreV1().ConfigMaps(namespace).Apply(ctx,
-			applycorev1.ConfigMap("watch-list", namespace).WithLabels(map[string]string{"lesson": "watch-list"}).WithData(map[string]string{"v": v}),
+		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx,
+			applycorev1.ConfigMap("watch-list", *namespace).WithLabels(map[string]string{"lesson": "watch-list"}).WithData(map[string]string{"v": v}),
 			metav1.ApplyOptions{FieldManager: "watch-list", Force: true})
 		if err != nil {
 			return fmt.Errorf("writing v=%s: %w", v, err)
@@ -86,15 +88,20 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return err
 	}
 
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "lesson=watch-list" }))
 	ctx, cancel := context.WithCancel(ctx)
 	changed := make(chan string, 1)
-	_, err = factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, isInInitialList bool) {
 			fmt.Printf("got v=%s, in the initial list: %t\n", obj.(*corev1.ConfigMap).Data["v"], isInInitialList)
 		},
-		UpdateFunc: func(_, obj any) { changed <- obj.(*corev1.ConfigMap).Data["v"] },
+		UpdateFunc: func(_, obj any) {
+			select {
+			case changed <- obj.(*corev1.ConfigMap).Data["v"]:
+			default: // a handler must not block, and one update is enough here
+			}
+		},
 	})
 	if err != nil {
 		cancel()
@@ -103,8 +110,8 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	factory.StartWithContext(ctx)
 	defer factory.Shutdown()
 	defer cancel()
-	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-		return err
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 	if err := write("1"); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "workqueue:", err)
 		os.Exit(1)
 	}
@@ -70,6 +72,8 @@ func run(ctx context.Context) error {
 	queue.Forget("pod-a")
 	fmt.Println("after Forget, failures:", queue.NumRequeues("pod-a"))
 
+	// The drain waits for what is being processed (pod-a), not for what is
+	// queued (pod-b).
 	if key, shutdown = queue.Get(); shutdown {
 		return context.Cause(ctx)
 	}
@@ -89,18 +93,26 @@ func run(ctx context.Context) error {
 	case <-drained:
 		return fmt.Errorf("drained while %s was being processed", key)
 	default:
-		fmt.Println("the drain waits for", key, "and pod-b")
+		fmt.Println("the drain waits for", key)
 	}
 	queue.Done(key)
-	for {
-		key, shutdown := queue.Get()
-		if shutdown {
-			break
-		}
-		fmt.Println("processed", key)
-		queue.Done(key)
-	}
 	<-drained
-	fmt.Println("drained")
+	fmt.Println("drained, waiting:", queue.Len())
+
+	// So a graceful stop waits for the workers. Each of them goes on until Get
+	// says that the queue is shut down and empty.
+	var workers sync.WaitGroup
+	workers.Go(func() {
+		for {
+			key, shutdown := queue.Get()
+			if shutdown {
+				return
+			}
+			fmt.Println("a worker has processed", key)
+			queue.Done(key)
+		}
+	})
+	workers.Wait()
+	fmt.Println("the worker has ended, waiting:", queue.Len())
 	return nil
 }

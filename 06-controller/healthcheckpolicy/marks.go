@@ -151,6 +151,9 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 	var marked []*pod
 	var err error
 	switch {
+	case held && p.memory.policyWrite != "" && !reached(p.policy.ResourceVersion, p.memory.policyWrite):
+		p.lookAgain(p.now.Add(firstWait)) // perhaps the finalizer is gone already; the event of that write will come sooner
+		return
 	case held && !known:
 		marked, err = c.markedLive(ctx, p)
 	case known && !reached(c.pods.LastStoreSyncResourceVersion(), p.memory.podWrite):

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -73,6 +75,17 @@ func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
 	if c, _, err := Select(t.Context(), ws, "kwok-chaos"); err != nil || c.Name() != "kwok-chaos" {
 		t.Errorf("Select = %v, %v", c, err)
 	}
+}
+
+// noImages returns a folder with a docker that answers and has no images.
+func noImages(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\ncase $1 in version) echo 99.0 ;; *) echo 'Error: No such image' >&2; exit 1 ;; esac\n"
+	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // fakeEngine puts a docker on PATH that answers with a version and, to ps, with output.
@@ -242,7 +255,7 @@ func TestFurtherClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"kubeFeatureGates: A=true,B=false", "kubeAuditPolicy: " + k.dir("audit-policy.yaml"),
-		"key: snapshot-count", "key: max-wals", "name: kube-apiserver", "key: unsafe-no-fsync", "runtime: binary"} {
+		"etcdPort: ", "kubeApiserverPort: ", "key: snapshot-count", "key: max-wals", "name: kube-apiserver", "key: unsafe-no-fsync", "runtime: binary"} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("%q is missing in\n%s", want, data)
 		}
@@ -258,9 +271,35 @@ func TestFurtherClusters(t *testing.T) {
 		{ExtraArgs: map[string][]string{"etcd": {"--v=4"}}},
 		{ExtraArgs: map[string][]string{"etcd": {"v"}}},
 	} {
-		if _, err := bad.apply(common, ""); err == nil {
+		if _, err := bad.apply(common, make([]int, len(kwokPorts)), ""); err == nil {
 			t.Errorf("options %+v are accepted", bad)
 		}
+	}
+}
+
+func TestFreePorts(t *testing.T) {
+	seen := map[int]bool{}
+	for range 20 {
+		ports, err := freePorts(6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		distinct := map[int]bool{}
+		for _, port := range ports {
+			distinct[port], seen[port] = true, true
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				t.Errorf("port %d is not free: %v", port, err)
+				continue
+			}
+			l.Close()
+		}
+		if len(distinct) != 6 {
+			t.Errorf("ports %v are not distinct", ports)
+		}
+	}
+	if len(seen) < 60 { // 120 of 22767; two at once would collide if these were always the same
+		t.Errorf("twenty times six ports are only %d", len(seen))
 	}
 }
 
@@ -306,8 +345,53 @@ func TestLoadImages(t *testing.T) {
 	if err := (&Cluster{ws: ws, p: &kwok{ws: ws}}).LoadImages(t.Context(), &out, "x:1"); err != nil || !strings.Contains(out.String(), "simulated") {
 		t.Errorf("kwok: %v, output %q", err, out.String())
 	}
+	t.Setenv("PATH", noImages(t))
+	if err := (&Cluster{ws: ws, p: &kind{ws: ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "x:1 is neither a file nor an image of docker: build it or pull it first") {
+		t.Errorf("kind: %v", err)
+	}
 	if err := (&Cluster{ws: ws, p: &existing{ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "push x:1 to a registry") {
 		t.Errorf("existing: %v", err)
+	}
+}
+
+// With an audit policy the node gets a folder of the clone, whatever its path.
+func TestKindConfig(t *testing.T) {
+	type mount struct{ HostPath, ContainerPath string }
+	var c struct {
+		Networking           struct{ DisableDefaultCNI bool }
+		KubeadmConfigPatches []string
+		Nodes                []struct{ ExtraMounts []mount }
+	}
+	if err := yaml.Unmarshal([]byte(config(true, "")), &c); err != nil || !c.Networking.DisableDefaultCNI || len(c.Nodes) > 0 || len(c.KubeadmConfigPatches) != 1 {
+		t.Errorf("without an audit policy: %+v, %v", c, err)
+	}
+	dir := `/home/a "b" c/audit`
+	if err := yaml.Unmarshal([]byte(config(false, dir)), &c); err != nil || c.Networking.DisableDefaultCNI || len(c.KubeadmConfigPatches) != 2 ||
+		len(c.Nodes) != 1 || !slices.Equal(c.Nodes[0].ExtraMounts, []mount{{dir, "/audit"}}) {
+		t.Errorf("with an audit policy: %+v, %v", c, err)
+	}
+	var patch struct {
+		APIServer struct {
+			ExtraArgs    map[string]string
+			ExtraVolumes []struct{ MountPath string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(c.KubeadmConfigPatches[1]), &patch); err != nil || len(patch.APIServer.ExtraVolumes) != 1 ||
+		!strings.HasPrefix(patch.APIServer.ExtraArgs["audit-log-path"], patch.APIServer.ExtraVolumes[0].MountPath+"/") {
+		t.Errorf("the patch of kubeadm's configuration: %+v, %v", patch, err)
+	}
+}
+
+func TestKindAuditPolicyThatIsMissing(t *testing.T) {
+	fakeEngine(t, "")
+	ws := clone(t)
+	t.Setenv("AUDIT_POLICY", filepath.Join(ws.Root, "none.yaml"))
+	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k := &kind{ws: ws}
+	if err := k.up(t.Context(), Status{State: Absent}, io.Discard); err == nil || !strings.Contains(err.Error(), "AUDIT_POLICY: open") {
+		t.Errorf("up: %v", err)
 	}
 }
 
@@ -382,6 +466,7 @@ func TestLockWaits(t *testing.T) {
 func TestEnviron(t *testing.T) {
 	ws := clone(t)
 	t.Setenv("KUBECONFIG", "/somewhere/else")
+	t.Setenv("KUBERC", "/somewhere/else")
 	p := &kwok{ws: ws}
 	env := map[string][]string{}
 	for _, kv := range environ(ws, p) {
@@ -396,6 +481,9 @@ func TestEnviron(t *testing.T) {
 	}
 	if got := env["KUBECACHEDIR"]; len(got) != 1 || !strings.HasPrefix(got[0], ws.Root) {
 		t.Errorf("KUBECACHEDIR = %v is outside the clone", got)
+	}
+	if got := env["KUBERC"]; len(got) != 1 || got[0] != "off" {
+		t.Errorf("KUBERC = %v: kubectl reads its owner's preferences", got)
 	}
 }
 

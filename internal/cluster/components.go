@@ -54,11 +54,19 @@ func (c *Cluster) Start(ctx context.Context, component string) error {
 	return k.start(ctx, component)
 }
 
-// AuditLog is the file into which the cluster's API server writes its audit
-// log; empty without one.
+// AuditLog is the file on this machine into which the cluster's API server
+// writes its audit log; empty without one. A kind cluster has one if
+// AUDIT_POLICY named a policy when it was made.
 func (c *Cluster) AuditLog() string {
-	if k, ok := c.p.(*kwok); ok && k.options.AuditPolicy != "" {
-		return k.clusterDir("logs", "audit.log")
+	switch p := c.p.(type) {
+	case *kwok:
+		if p.options.AuditPolicy != "" {
+			return p.clusterDir("logs", "audit.log")
+		}
+	case *kind:
+		if _, err := os.Stat(p.auditLog()); err == nil {
+			return p.auditLog()
+		}
 	}
 	return ""
 }

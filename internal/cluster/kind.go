@@ -85,6 +85,9 @@ func (k *kind) status(ctx context.Context) Status {
 	if want := os.Getenv("K8S_VERSION"); want != "" && !strings.Contains(string(image), ":v"+want+".") {
 		return Status{Broken, fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)}
 	}
+	if _, err := os.Stat(k.auditLog()); err != nil && os.Getenv("AUDIT_POLICY") != "" {
+		return Status{Broken, "it has no audit log, which AUDIT_POLICY asks for"}
+	}
 	if err := healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
@@ -111,6 +114,12 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if before.State == Broken {
 		fmt.Fprintf(out, "Making a new kind cluster: %s\n", before.Detail)
 	}
+	var policy []byte
+	if file := os.Getenv("AUDIT_POLICY"); file != "" {
+		if policy, err = os.ReadFile(file); err != nil {
+			return fmt.Errorf("AUDIT_POLICY: %w", err)
+		}
+	}
 	// A half-made cluster of a run that was killed goes first.
 	if err := k.down(ctx, io.Discard); err != nil {
 		return err
@@ -126,7 +135,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 		return err
 	}
 	start := time.Now()
-	if err := k.create(ctx, image, out); err != nil {
+	if err := k.create(ctx, image, policy, out); err != nil {
 		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
 	}
 	fmt.Fprintf(out, "kind cluster started in %.1fs\n", time.Since(start).Seconds())
@@ -188,9 +197,10 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 }
 
 // config is the cluster's configuration for kind. A node image of our own has no
-// network plugin daemon, but a static configuration for its one node.
-func config(ownImage bool) string {
-	return fmt.Sprintf(`kind: Cluster
+// network plugin daemon, but a static configuration for its one node. With a
+// folder for it, the API server writes an audit log there.
+func config(ownImage bool, auditDir string) string {
+	text := fmt.Sprintf(`kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 networking:
   disableDefaultCNI: %v
@@ -201,13 +211,46 @@ kubeadmConfigPatches:
   apiVersion: kubelet.config.k8s.io/v1beta1
   failCgroupV1: false
 `, ownImage)
+	if auditDir == "" {
+		return text
+	}
+	return text + fmt.Sprintf(`- |
+  kind: ClusterConfiguration
+  apiServer:
+    extraArgs: {audit-policy-file: /audit/policy.yaml, audit-log-path: /audit/audit.log}
+    extraVolumes: [{name: audit, hostPath: /audit, mountPath: /audit, readOnly: false, pathType: Directory}]
+nodes:
+- role: control-plane
+  extraMounts: [{hostPath: %q, containerPath: /audit}]
+`, auditDir)
 }
 
-func (k *kind) create(ctx context.Context, image string, out io.Writer) (err error) {
+// makeAuditDir writes the policy to the folder that the node gets. The log is
+// made here too: the API server, which is root, would let nobody else read it.
+func (k *kind) makeAuditDir(policy []byte) error {
+	if err := os.MkdirAll(k.dir("audit"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(k.dir("audit", "policy.yaml"), policy, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(k.auditLog(), nil, 0o644)
+}
+
+func (k *kind) auditLog() string { return k.dir("audit", "audit.log") }
+
+func (k *kind) create(ctx context.Context, image string, auditPolicy []byte, out io.Writer) (err error) {
 	own := !strings.HasPrefix(image, "kindest/")
 	name, _, _ := strings.Cut(image, "@")
 	file := k.dir("config.yaml")
-	if err := os.WriteFile(file, []byte(config(own)), 0o644); err != nil {
+	auditDir := ""
+	if auditPolicy != nil {
+		auditDir = k.dir("audit")
+		if err := k.makeAuditDir(auditPolicy); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(file, []byte(config(own, auditDir)), 0o644); err != nil {
 		return err
 	}
 	done := progress.Start(out, "Creating the kind cluster from "+name)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -247,36 +249,58 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 	return os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644)
 }
 
-// config returns the file that tells kwokctl how to run the cluster: what all
-// clusters have in common, and the options of this one.
+// config writes the file that tells kwokctl how to run the cluster, and returns
+// its path: what all clusters have in common, and ports and options of this one.
 func (k *kwok) config() (string, error) {
-	common := filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml")
-	if k.suffix == "" {
-		return common, nil
-	}
 	options, err := json.Marshal(k.options)
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(k.dir("options.json"), options, 0o644); err != nil {
-		return "", err
-	}
-	data, err := os.ReadFile(common)
+	ports, err := freePorts(len(kwokPorts))
 	if err != nil {
 		return "", err
 	}
-	if data, err = k.options.apply(data, k.dir("audit-policy.yaml")); err != nil {
-		return "", fmt.Errorf("%s: %w", common, err)
-	}
-	if err := os.WriteFile(k.dir("audit-policy.yaml"), []byte(k.options.AuditPolicy), 0o644); err != nil {
+	common := filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml")
+	config, err := os.ReadFile(common)
+	if err != nil {
 		return "", err
 	}
-	return k.dir("config.yaml"), os.WriteFile(k.dir("config.yaml"), data, 0o644)
+	if config, err = k.options.apply(config, ports, k.dir("audit-policy.yaml")); err != nil {
+		return "", fmt.Errorf("%s: %w", common, err)
+	}
+	for name, data := range map[string][]byte{"options.json": options, "audit-policy.yaml": []byte(k.options.AuditPolicy), "config.yaml": config} {
+		if err := os.WriteFile(k.dir(name), data, 0o644); err != nil {
+			return "", err
+		}
+	}
+	return k.dir("config.yaml"), nil
 }
 
-// apply adds the options to a KwokctlConfiguration. They do not go on
-// kwokctl's command line, which panics at some orders of --extra-args.
-func (o KwokOptions) apply(config []byte, auditPolicy string) ([]byte, error) {
+// kwokPorts are kwokctl's options for the ports that its components listen on.
+var kwokPorts = []string{"etcdPort", "etcdPeerPort", "kubeApiserverPort", "kubeControllerManagerPort", "kubeSchedulerPort", "kwokControllerPort"}
+
+// freePorts returns ports that nobody listens on, below those that systems hand
+// out to clients, so that a component finds its port free again after a restart.
+// They are random: kwokctl itself always looks from the same port downwards, and
+// two clones that start a cluster at the same moment would get the same ones.
+func freePorts(n int) (ports []int, err error) {
+	for range 1000 {
+		port := 10000 + rand.IntN(22767)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		defer l.Close() // held until all are found, so that none is found twice
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
+		}
+	}
+	return nil, fmt.Errorf("of 1000 ports between 10000 and 32767, fewer than %d are free", n)
+}
+
+// apply adds ports and options to a KwokctlConfiguration. The options do not go
+// on kwokctl's command line, which panics at some orders of --extra-args.
+func (o KwokOptions) apply(config []byte, ports []int, auditPolicy string) ([]byte, error) {
 	type arg struct {
 		Key   string `json:"key"`
 		Value string `json:"value"`
@@ -294,6 +318,9 @@ func (o KwokOptions) apply(config []byte, auditPolicy string) ([]byte, error) {
 	if err := yaml.UnmarshalStrict(config, &c); err != nil {
 		return nil, err
 	}
+	for i, name := range kwokPorts {
+		c.Options[name] = ports[i]
+	}
 	if o.AuditPolicy != "" {
 		c.Options["kubeAuditPolicy"] = auditPolicy
 	}
@@ -305,7 +332,7 @@ func (o KwokOptions) apply(config []byte, auditPolicy string) ([]byte, error) {
 		c.Options["kubeFeatureGates"] = strings.Join(gates, ",")
 	}
 	for component, flags := range o.ExtraArgs {
-		if !slices.ContainsFunc(kwokComponents, func(k part) bool { return k.name == component }) {
+		if binaryOf(component) == "" {
 			return nil, fmt.Errorf("there is no component %q to give flags to", component)
 		}
 		p := patch{Name: component}

@@ -12,51 +12,81 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/progress"
+	"github.com/k8s-go/workshop/internal/testrun"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // test runs the unit tests and every step's e2e tests, or those of one step,
 // on one cluster.
 func test(ctx context.Context, ws workspace.Workspace, args []string) error {
-	packages := []string{"./..."}
+	pattern := "./..."
 	if len(args) > 0 {
 		s, err := ws.Step(strings.Join(args, " "))
 		if err != nil {
 			return err
 		}
-		packages = []string{"./" + s.Name + "/..."}
-	}
-	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
-		return err
+		pattern = "./" + s.Name + "/..."
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
-		// -p 1: custom resource definitions are cluster-wide, so packages
-		// take turns. -count=1: the cluster is an input that Go cannot see.
-		return gotestsum(ctx, ws, c.Environ(), append([]string{"-p", "1", "-count=1", "-timeout", "30m"}, packages...)...)
+		packages, err := listTests(ctx, ws, pattern)
+		if err != nil {
+			return err
+		}
+		return runTests(ctx, ws, c.Environ(), packages)
 	})
 }
 
 // testUnit runs the tests that need no cluster.
 func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	if err := tools.Build(ctx, ws, os.Stdout, "gotestsum"); err != nil {
-		return err
-	}
-	all, err := goList(ctx, ws, "./internal/...", "./scripts/...", "./05-crd-go/pkg/...")
+	packages, err := listTests(ctx, ws, "./...")
 	if err != nil {
 		return err
 	}
-	packages := slices.DeleteFunc(all, func(pkg string) bool {
-		return strings.HasSuffix(pkg, "/selftest") // needs a cluster
-	})
-	return gotestsum(ctx, ws, workspace.Environ(), packages...)
+	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }))
 }
 
-func gotestsum(ctx context.Context, ws workspace.Workspace, env []string, args ...string) error {
-	args = append([]string{"--format", "pkgname", "--format-hide-empty-pkg", "--"}, args...)
-	if err := execute(ctx, ws, env, ws.Path("tools", "gotestsum"), args...); err != nil {
-		return fmt.Errorf("the tests did not pass: %w", err)
+// chaos plays every fault to the controllers of step 06, on a cluster of its own:
+// for so many seeds, or for one that is given.
+func chaos(ctx context.Context, ws workspace.Workspace, args []string) error {
+	flags := []string{"-seeds", args[0]}
+	if seed := strings.Join(args[1:], ""); seed != "" {
+		flags = []string{"-seed", seed}
 	}
-	return nil
+	program := ws.Path("chaos", "chaos")
+	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./06-controller/chaos"); err != nil {
+		return err
+	}
+	return execute(ctx, ws, workspace.Environ(), program, flags...)
+}
+
+func listTests(ctx context.Context, ws workspace.Workspace, pattern string) ([]testrun.Package, error) {
+	done := progress.Start(os.Stdout, "Compiling the tests")
+	packages, err := testrun.List(ctx, ws.Root, pattern)
+	done(err)
+	return packages, err
+}
+
+func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package) error {
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: testrun.Lanes(packages)}.Tests(ctx)
+}
+
+// bench runs the benchmarks, one package after the other, on a cluster that
+// nothing else uses.
+func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	packages, err := listTests(ctx, ws, "./...")
+	if err != nil {
+		return err
+	}
+	args := []string{"test", "-p=1", "-vet=off", "-run=^$", "-bench=.", "-timeout=60m"}
+	for _, p := range packages {
+		if p.Benchmarks {
+			args = append(args, p.ImportPath)
+		}
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		return execute(ctx, ws, c.Environ(), "go", args...)
+	})
 }
 
 // lint checks form: gofmt, go vet, staticcheck, shellcheck and actionlint.

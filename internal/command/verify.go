@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -90,10 +93,37 @@ func verifyDocuments(ws workspace.Workspace) error {
 		if !strings.Contains(string(data), fmt.Sprintf("make test-step N=%d", s.Number)) {
 			errs = append(errs, fmt.Errorf("%s does not name its tests: make test-step N=%d", s.README(), s.Number))
 		}
+		errs = append(errs, verifyOwned(s))
 		tests, err := filepath.Glob(filepath.Join(s.Dir, "*_test.go"))
 		if err != nil || len(tests) == 0 {
 			errs = append(errs, fmt.Errorf("%s has no tests", s.Name))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+var stepLabel = regexp.MustCompile(regexp.QuoteMeta(lesson.StepLabel) + `: "?(\d\d)`)
+
+// verifyOwned checks that a lesson declares the cluster-scoped objects that its
+// folder holds. Otherwise an interrupted run would leave them in the cluster.
+func verifyOwned(s workspace.Step) error {
+	owned, err := lesson.Owns(s)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range stepLabel.FindAllSubmatch(data, -1) {
+			if !slices.Contains(owned, string(m[1])) {
+				return fmt.Errorf("%s has the label %s=%s, which %s does not declare; add %s to its line <!-- cluster-scoped objects: ... -->", path, lesson.StepLabel, m[1], s.README(), m[1])
+			}
+		}
+		return nil
+	})
 }

@@ -15,12 +15,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 // Label marks the definitions that the workshop made. Only those are replaced
 // or deleted, whatever cluster the tests run on.
-const Label = "workshop.k8s-go.dev/step"
+const Label = lesson.StepLabel
 
 // Read reads a definition from a YAML file. An unknown field fails the test.
 func Read(t testing.TB, path string) *apiextensionsv1.CustomResourceDefinition {
@@ -120,7 +121,8 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 			continue
 		}
 		if err == nil {
-			err = client.Delete(ctx, name, metav1.DeleteOptions{})
+			// Only as it was read: with its label, and not another one of its name.
+			err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &crd.UID}})
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("deleting %s: %v", name, err)

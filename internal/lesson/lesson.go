@@ -11,9 +11,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -38,26 +40,35 @@ func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s work
 }
 
 func remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
-	if err := removeClusterScoped(ctx, c, s); err != nil {
-		return err
-	}
-	return removeNamespace(ctx, c, Namespace(s))
-}
-
-func removeNamespace(ctx context.Context, c *cluster.Cluster, name string) error {
-	client, err := c.Client()
+	values, err := Owns(s)
 	if err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	config, err := c.Config()
+	if err != nil {
+		return err
+	}
+	if err := removeClusterScoped(ctx, config, values); err != nil {
+		return err
+	}
+	return removeNamespace(ctx, config, Namespace(s))
+}
+
+func removeNamespace(ctx context.Context, config *rest.Config, name string) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	err = poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
 		err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			return true, nil
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil, apierrors.IsConflict(err): // the answer while it is being deleted
+			return errors.New("it is being deleted")
+		default:
+			return poll.Stop(err)
 		}
-		if apierrors.IsConflict(err) { // it is being deleted already
-			return false, nil
-		}
-		return false, err
 	})
 	if err != nil {
 		return fmt.Errorf("removing namespace %s: %w", name, err)

@@ -19,8 +19,10 @@ func Colors(w io.Writer) bool {
 type Style string
 
 const (
-	Bold Style = "\x1b[1m"
-	Cyan Style = "\x1b[36m"
+	Bold  Style = "\x1b[1m"
+	Red   Style = "\x1b[31m"
+	Green Style = "\x1b[32m"
+	Cyan  Style = "\x1b[36m"
 )
 
 const reset = "\x1b[0m"

@@ -6,6 +6,7 @@
 # engine's usual place, so that the next run finds them.
 # stop ends the engine that start has started in this clone, and no other.
 set -euo pipefail
+unset CDPATH # with it cd may go elsewhere
 cd "$(dirname "$0")/../.."
 
 state=$PWD/.workshop/docker

@@ -9,6 +9,10 @@
 #   KIND, KUBERNETES source folders of those modules
 #   WORK             a folder for what is in between
 set -euo pipefail
+# Whoever builds it and wherever: a node in which everybody may read what they run.
+umask 022
+unset CDPATH
+export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 
 SUITE=bookworm
@@ -104,6 +108,7 @@ for name in "${names[@]}"; do
     ;;
   *) put "$BIN/$program" "$dir" "/usr/local/bin/$program" ;;
   esac
+  chmod -R go+rX "$dir" # the binaries may have been built under another umask
   printf 'FROM scratch\nCOPY . /\n%s\n' "$entrypoint" |
     quietly docker build --tag "$name" --file - "$dir"
   built+=("$name")
@@ -117,7 +122,7 @@ cp "$BIN"/{kubeadm,kubelet,kubectl} "$NODE_BIN"/{containerd,ctr,containerd-shim-
 cp "$NODE_BIN"/{host-local,loopback,ptp,portmap} "$context/cni/"
 cp -r "$KIND/images/base/files" "$context/kind"
 cp -r "$here/files" "$context/files"
-chmod -R u+w "$context/kind"
+chmod -R u+w,go+rX "$context"/{bin,cni,kind,files}
 cp "$root" "$context/root.tar"
 printf 'images.tar\n' >"$context/.dockerignore"
 # What containers may ask for is what the host can give; see scripts/docker/engine.sh.

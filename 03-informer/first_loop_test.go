@@ -1,0 +1,339 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// A loopTest has first-loop running behind a proxy.
+type loopTest struct {
+	*testenv.Env
+	t       *testing.T
+	proxy   *testenv.Proxy
+	process *testenv.Process
+}
+
+func newLoopTest(t *testing.T) *loopTest {
+	t.Helper()
+	e := testenv.New(t)
+	l := &loopTest{Env: e, t: t, proxy: e.Proxy()}
+	l.restart()
+	return l
+}
+
+func (l *loopTest) restart() {
+	l.t.Helper()
+	l.process = start(l.t, l.Env, "first-loop", l.proxy.Kubeconfig)
+}
+
+// source makes or changes a ConfigMap that is to be copied.
+func (l *loopTest) source(name, v string) {
+	l.t.Helper()
+	_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Apply(l.Context(), applycorev1.ConfigMap(name, l.Namespace).
+		WithLabels(map[string]string{"mirror": "true"}).WithData(map[string]string{"v": v}).WithBinaryData(map[string][]byte{"b": {0xff}}),
+		metav1.ApplyOptions{FieldManager: "test", Force: true})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// becomes waits until the namespace holds exactly these ConfigMaps, as name to v.
+func (l *loopTest) becomes(want map[string]string) {
+	l.t.Helper()
+	l.Eventually(time.Minute, func(ctx context.Context) error {
+		list, err := l.Client.CoreV1().ConfigMaps(l.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for _, cm := range list.Items {
+			got[cm.Name] = cm.Data["v"]
+		}
+		if !maps.Equal(want, got) {
+			return fmt.Errorf("there is %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// acceptedWrites leaves out conflicts: they change nothing.
+var acceptedWrites = faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code < 300 }}
+
+// settled waits until the program has written nothing for half a second, and
+// returns how many writes the server has accepted in all.
+func (l *loopTest) settled() int {
+	l.t.Helper()
+	quiet, last := 0, -1
+	l.Eventually(time.Minute, func(context.Context) error {
+		n := l.proxy.Count(faultproxy.Writes)
+		if quiet++; n != last {
+			quiet, last = 0, n
+		}
+		if quiet < 5 {
+			return fmt.Errorf("%d writes so far", n)
+		}
+		return nil
+	})
+	return l.proxy.Count(acceptedWrites)
+}
+
+func (l *loopTest) writes(want int, what string) {
+	l.t.Helper()
+	if n := l.settled(); n != want {
+		l.t.Errorf("%d writes after %s, want %d", n, what, want)
+	}
+}
+
+func (l *loopTest) remove(name string) { l.t.Helper(); remove(l.t, l.Env, name) }
+
+func TestFirstLoopKeepsCopies(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.source("b", "1")
+	set(t, l.Env, "plain", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "1", "b-copy": "1", "plain": "1"})
+	l.writes(2, "two sources")
+	made, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), "a-copy", metav1.GetOptions{})
+	if err != nil || string(made.BinaryData["b"]) != "\xff" || made.Labels["mirror"] != "" || metav1.GetControllerOf(made) == nil {
+		t.Errorf("%v, copy %+v", err, made)
+	}
+
+	l.source("a", "2")
+	l.becomes(map[string]string{"a": "2", "a-copy": "2", "b": "1", "b-copy": "1", "plain": "1"})
+	set(t, l.Env, "b-copy", "forged")
+	l.remove("a-copy")
+	l.becomes(map[string]string{"a": "2", "a-copy": "2", "b": "1", "b-copy": "1", "plain": "1"})
+	l.writes(5, "a change, a forgery and a deletion")
+
+	// No copies of copies, and no write for what does not matter.
+	label := func(name, key, value string) {
+		t.Helper()
+		_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Apply(l.Context(), applycorev1.ConfigMap(name, l.Namespace).WithLabels(map[string]string{key: value}),
+			metav1.ApplyOptions{FieldManager: "labels", Force: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	label("a-copy", "mirror", "true")
+	label("a", "color", "blue")
+	l.becomes(map[string]string{"a": "2", "a-copy": "2", "b": "1", "b-copy": "1", "plain": "1"})
+	l.writes(5, "labels")
+
+	l.remove("a")
+	label("b", "mirror", "false")
+	l.becomes(map[string]string{"b": "1", "plain": "1"})
+	if n := l.settled(); n > 7 || n < 6 { // the garbage collector may be quicker with the copy of a
+		t.Errorf("%d writes after two sources have gone", n)
+	}
+	interrupt(t, l.process)
+}
+
+// A ConfigMap that happens to have a copy's name is never written to.
+func TestFirstLoopKeepsOffForeignObjects(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	set(t, l.Env, "a-copy", "foreign")
+	l.source("a", "1")
+	l.source("b", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "foreign", "b": "1", "b-copy": "1"})
+	l.writes(1, "a source whose copy's name is taken")
+	l.remove("a-copy")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "1", "b-copy": "1"})
+	l.remove("a")
+	l.becomes(map[string]string{"b": "1", "b-copy": "1"})
+}
+
+func TestFirstLoopRestarts(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.source("b", "1")
+	l.source("c", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "1", "b-copy": "1", "c": "1", "c-copy": "1"})
+	l.writes(3, "three sources")
+	interrupt(t, l.process)
+	l.source("a", "2")
+	l.remove("b-copy")
+	l.remove("c")
+	l.restart()
+	l.becomes(map[string]string{"a": "2", "a-copy": "2", "b": "1", "b-copy": "1"})
+	if n := l.settled(); n < 5 || n > 6 { // the garbage collector may be quicker with the copy of c
+		t.Errorf("%d writes after a restart, want 5 or 6", n)
+	}
+	interrupt(t, l.process)
+	before := l.settled()
+	l.restart()
+	l.Eventually(time.Minute, func(context.Context) error {
+		if l.proxy.Open(faultproxy.Watches) != 1 {
+			return errors.New("no watch")
+		}
+		return nil
+	})
+	l.writes(before, "a restart with nothing to do")
+}
+
+// Events that never come: while the watch is cut, and one that is lost until
+// history is gone and the informer lists again.
+func TestFirstLoopUnderFaults(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.source("b", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "1", "b-copy": "1"})
+
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Stall, Times: -1})
+	if n := l.proxy.Cut(faultproxy.Watches); n != 1 {
+		t.Fatalf("%d watches cut", n)
+	}
+	l.remove("a-copy")
+	l.source("b", "2")
+	l.struck(stall)
+	stall.Remove()
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "2", "b-copy": "2"})
+	l.writes(4, "a cut")
+
+	// The program does not hear that a copy is gone, and cannot know.
+	lost := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Event: "DELETED", Object: "a-copy", Fault: faultproxy.Drop})
+	l.remove("a-copy")
+	l.struck(lost)
+	l.expire()
+	l.becomes(map[string]string{"a": "1", "a-copy": "1", "b": "2", "b-copy": "2"})
+	l.writes(5, "a lost event and a list")
+
+	// Nor that a source is gone; its copy is collected, and must not be made again.
+	lost = l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Event: "DELETED", Object: "a", Fault: faultproxy.Drop})
+	l.remove("a")
+	l.struck(lost)
+	l.becomes(map[string]string{"b": "2", "b-copy": "2"})
+	l.writes(5, "a source that only the cache still holds")
+	l.expire()
+	l.source("b", "3")
+	l.becomes(map[string]string{"b": "3", "b-copy": "3"})
+	l.writes(6, "a list without that source")
+}
+
+func (l *loopTest) struck(i *faultproxy.Injection) {
+	l.t.Helper()
+	l.Eventually(time.Minute, func(context.Context) error {
+		if i.Struck() == 0 {
+			return errors.New("the fault has not happened")
+		}
+		return nil
+	})
+}
+
+// expire makes the informer list again, because history is gone.
+func (l *loopTest) expire() {
+	l.t.Helper()
+	gone := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	l.proxy.Cut(faultproxy.Watches)
+	l.struck(gone)
+}
+
+// Two writes at the same time, and one that is answered by 409: the queue
+// brings the key back, and the loser writes again with what it then reads.
+func TestFirstLoopConflicts(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1"})
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Writes, Fault: faultproxy.Stall})
+	l.source("a", "2")
+	l.struck(stall)
+	set(t, l.Env, "a-copy", "forged") // what the program is about to write is now based on the past
+	stall.Remove()
+	l.becomes(map[string]string{"a": "2", "a-copy": "2"})
+	l.settled()
+	if n := l.proxy.Count(faultproxy.Match{Verb: "update", If: func(r faultproxy.Request) bool { return r.Code == 409 }}); n == 0 {
+		t.Error("no conflict: this run has proved nothing")
+	}
+	l.writes(2, "a conflict")
+}
+
+// A server that refuses is asked ever less often, and a server that has
+// recovered gets the write.
+func TestFirstLoopIsNoHotLoop(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1"})
+	failing := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update"}, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	l.source("a", "2")
+	l.struck(failing)
+	began := time.Now()
+	l.Eventually(time.Minute, func(context.Context) error {
+		if failing.Struck() < 8 {
+			return fmt.Errorf("%d tries", failing.Struck())
+		}
+		return nil
+	})
+	// 5, 10, 20, ... ms: the eighth try is not before 635 ms have passed.
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("8 tries in %s", took)
+	}
+	failing.Remove()
+	l.becomes(map[string]string{"a": "2", "a-copy": "2"})
+	l.writes(2, "errors")
+}
+
+// An interrupt in the middle of a write: the write is finished, and the program ends well.
+func TestFirstLoopStopsGracefully(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create"}, Fault: faultproxy.Stall})
+	l.source("a", "1")
+	l.struck(stall)
+	if err := l.process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-l.process.Done():
+		t.Fatal("the program has not waited for its worker")
+	case <-time.After(2 * time.Second): // longer than the leak check at the end is patient
+	}
+	stall.Remove()
+	if r := l.process.Wait(); r.ExitCode != 0 {
+		t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	cm, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), "a-copy", metav1.GetOptions{})
+	if err != nil || cm.Data["v"] != "1" {
+		t.Errorf("%v: the write was not finished", err)
+	}
+}
+
+// A source that was deleted and made again is another object: its copy gets a new owner.
+func TestFirstLoopFollowsANewOwner(t *testing.T) {
+	t.Parallel()
+	l := newLoopTest(t)
+	l.source("a", "1")
+	l.becomes(map[string]string{"a": "1", "a-copy": "1"})
+	l.remove("a")
+	l.source("a", "2")
+	l.Eventually(time.Minute, func(ctx context.Context) error {
+		source, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(ctx, "a", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		made, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(ctx, "a-copy", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return err
+		}
+		if err != nil || !metav1.IsControlledBy(made, source) || made.Data["v"] != "2" {
+			return fmt.Errorf("%w, the copy is %+v", err, made)
+		}
+		return nil
+	})
+}

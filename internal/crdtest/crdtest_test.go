@@ -1,0 +1,159 @@
+package crdtest_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const group = "crdtest.k8s-go.openshift.org"
+
+const text = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {plural: things, kind: Thing, shortNames: [crdtestthing], categories: [all]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object}}
+`
+
+// definition is the one above, in a group of its own.
+func definition(t *testing.T, name string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "crd.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	crd := crdtest.Read(t, path)
+	crdtest.Rename(crd, name+"."+group)
+	return crd
+}
+
+// recorder is a test that is expected to fail.
+type recorder struct {
+	testing.TB
+	failures []string
+	cleanups []func()
+}
+
+func (r *recorder) Helper()           {}
+func (r *recorder) Cleanup(f func())  { r.cleanups = append(r.cleanups, f) }
+func (r *recorder) Error(args ...any) { r.failures = append(r.failures, fmt.Sprint(args...)) }
+func (r *recorder) Fatal(args ...any) { r.Error(args...); runtime.Goexit() }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.Error(fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) { r.Fatal(fmt.Sprintf(format, args...)) }
+
+// failures runs f as a test of its own with its clean-up, and returns how it failed.
+func failures(t *testing.T, f func(testing.TB)) string {
+	t.Helper()
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(r)
+	}()
+	<-done
+	for i := len(r.cleanups) - 1; i >= 0; i-- {
+		r.cleanups[i]()
+	}
+	return strings.Join(r.failures, "\n")
+}
+
+func exists(t *testing.T, e *testenv.Env, name string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crd, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(e.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return crd
+}
+
+// A definition that somebody else has made is neither replaced nor deleted.
+func TestLeavesForeignDefinitionsAlone(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crd := definition(t, "foreign")
+	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	foreign, err := client.Create(e.Context(), crd, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Delete(context.WithoutCancel(e.Context()), crd.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	if got := failures(t, func(t testing.TB) { _ = crdtest.Create(t, e, crd) }); !strings.Contains(got, crd.Name+" that the workshop did not make") {
+		t.Errorf("Create: %q", got)
+	}
+	if got := failures(t, func(t testing.TB) { crdtest.Remove(t, e, crd.Name) }); !strings.Contains(got, "not deleting "+crd.Name) {
+		t.Errorf("Remove: %q", got)
+	}
+	if now := exists(t, e, crd.Name); now == nil || now.UID != foreign.UID || now.DeletionTimestamp != nil {
+		t.Errorf("somebody else's definition is %v now", now)
+	}
+}
+
+// One of ours that an interrupted run has left behind is replaced, and removed
+// when the test ends.
+func TestReplacesAndRemovesOurs(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crd := definition(t, "ours")
+	left := crd.DeepCopy()
+	left.Labels = map[string]string{crdtest.Label: "98"}
+	old, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Create(e.Context(), left, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := failures(t, func(tb testing.TB) {
+		crdtest.Install(tb, e, crd)
+		if now := exists(t, e, crd.Name); now == nil || now.UID == old.UID || now.Labels[crdtest.Label] == "" {
+			t.Errorf("want a new definition that is marked as ours, got %v", now)
+		}
+	})
+	if got != "" {
+		t.Errorf("Install: %s", got)
+	}
+	if exists(t, e, crd.Name) != nil {
+		t.Error("it is still there after the end of the test")
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	crd := definition(t, "read")
+	if crd.Name != "things.read."+group || crd.Spec.Group != "read."+group || crd.Spec.Names.ShortNames != nil || crd.Spec.Names.Categories != nil {
+		t.Errorf("%+v", crd)
+	}
+	path := filepath.Join(t.TempDir(), "crd.yaml")
+	if err := os.WriteFile(path, []byte(text+"  storedVersions: [v1]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := failures(t, func(t testing.TB) { crdtest.Read(t, path) }); !strings.Contains(got, `unknown field "storedVersions"`) {
+		t.Errorf("an unknown field: %q", got)
+	}
+}

@@ -1,0 +1,138 @@
+package lesson
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// StepLabel is what the cluster-scoped objects of a lesson carry, with the
+// number of the step that they come from: "04". No lesson changes or deletes a
+// cluster-scoped object without it, whoever made that.
+const StepLabel = "workshop.k8s-go.dev/step"
+
+var owns = regexp.MustCompile(`(?m)^<!-- cluster-scoped objects: (\d\d(?:, \d\d)*) -->$`)
+
+// Owns returns the values of StepLabel that a lesson declares as its own, in a
+// line of its README:
+//
+//	<!-- cluster-scoped objects: 04, 05 -->
+//
+// Objects with these values are removed before the lesson runs, and after it
+// has failed. A lesson names an earlier step if it uses that step's objects, or
+// makes objects of the same names.
+func Owns(s workspace.Step) ([]string, error) {
+	data, err := os.ReadFile(s.README())
+	if err != nil {
+		return nil, err
+	}
+	if m := owns.FindSubmatch(data); m != nil {
+		return strings.Split(string(m[1]), ", "), nil
+	}
+	return nil, nil
+}
+
+// removeClusterScoped deletes the cluster-scoped objects that carry one of the
+// values of StepLabel, of whatever kind, and waits until they are gone.
+func removeClusterScoped(ctx context.Context, config *rest.Config, values []string) error {
+	if len(values) == 0 {
+		return nil
+	}
+	selector := fmt.Sprintf("%s in (%s)", StepLabel, strings.Join(values, ","))
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	kinds, err := clusterScopedKinds(config)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		objects := client.Resource(kind)
+		err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			list, err := objects.List(ctx, metav1.ListOptions{LabelSelector: selector})
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+				return nil // nothing of ours can be there
+			}
+			if err != nil {
+				return err
+			}
+			var left []error
+			for _, o := range list.Items {
+				left = append(left, fmt.Errorf("%s is still there", o.Name))
+				if o.DeletionTimestamp != nil {
+					continue
+				}
+				// Only as it was listed: with its label, and not another one of its name.
+				err := objects.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}})
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					return poll.Stop(err)
+				}
+			}
+			return errors.Join(left...)
+		})
+		if err != nil {
+			return fmt.Errorf("removing the %s labelled %s: %w", kind.GroupResource(), selector, err)
+		}
+	}
+	return nil
+}
+
+// clusterScopedKinds asks the server which kinds are cluster-scoped and can be
+// listed and deleted, in the order in which they are to be deleted.
+func clusterScopedKinds(config *rest.Config) ([]schema.GroupVersionResource, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := client.ServerPreferredResources()
+	// An aggregated API server that is down answers for none of ours.
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		return nil, fmt.Errorf("asking which kinds there are: %w", err)
+	}
+	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists)
+	var kinds []schema.GroupVersionResource
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			if !r.Namespaced {
+				kinds = append(kinds, gv.WithResource(r.Name))
+			}
+		}
+	}
+	// What refuses requests goes first, bindings before their policies; what
+	// deletes other objects goes last.
+	order := func(kind schema.GroupVersionResource) int {
+		switch {
+		case kind.Group == "admissionregistration.k8s.io" && strings.HasSuffix(kind.Resource, "bindings"):
+			return 0
+		case kind.Group == "admissionregistration.k8s.io":
+			return 1
+		case kind.Resource == "customresourcedefinitions", kind.Resource == "namespaces":
+			return 3
+		default:
+			return 2
+		}
+	}
+	slices.SortStableFunc(kinds, func(a, b schema.GroupVersionResource) int { return cmp.Compare(order(a), order(b)) })
+	return kinds, nil
+}

@@ -1,0 +1,192 @@
+package lesson_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// step is a step with this README. No real one has its number.
+func step(t *testing.T, number int, text string) workspace.Step {
+	t.Helper()
+	s := workspace.Step{Number: number, Name: fmt.Sprintf("%d-test", number), Dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(s.Dir, "README.md"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func run(t *testing.T, e *testenv.Env, s workspace.Step) error {
+	t.Helper()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lesson.Run(e.Context(), ws, c, s, nil, false)
+	return err
+}
+
+// clusterRole creates a ClusterRole with labels, which is removed when the test ends.
+func clusterRole(t *testing.T, e *testenv.Env, name string, labels map[string]string) string {
+	t.Helper()
+	roles := e.Client.RbacV1().ClusterRoles()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "lesson-test-" + name, Labels: labels}}
+	if _, err := roles.Create(e.Context(), role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := roles.Delete(context.WithoutCancel(e.Context()), role.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	return role.Name
+}
+
+// left lists what the test has made and what is still there, of every kind.
+func left(t *testing.T, e *testenv.Env) []string {
+	t.Helper()
+	var names []string
+	add := func(o metav1.Object) {
+		if strings.HasPrefix(o.GetName(), "lesson-test-") {
+			names = append(names, o.GetName())
+		}
+	}
+	roles, err1 := e.Client.RbacV1().ClusterRoles().List(e.Context(), metav1.ListOptions{})
+	policies, err2 := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(e.Context(), metav1.ListOptions{})
+	priorities, err3 := e.Client.SchedulingV1().PriorityClasses().List(e.Context(), metav1.ListOptions{})
+	namespaces, err4 := e.Client.CoreV1().Namespaces().List(e.Context(), metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for i := range roles.Items {
+		add(&roles.Items[i])
+	}
+	for i := range policies.Items {
+		add(&policies.Items[i])
+	}
+	for i := range priorities.Items {
+		add(&priorities.Items[i])
+	}
+	for i := range namespaces.Items {
+		add(&namespaces.Items[i])
+	}
+	slices.Sort(names)
+	return names
+}
+
+const nothing = "\n```console\n$ true\n```\n"
+
+// A lesson deletes cluster-wide what it declares as its own, and nothing else.
+func TestDeletesOnlyWhatIsOurs(t *testing.T) {
+	e := testenv.New(t)
+	ours := map[string]string{lesson.StepLabel: "97"}
+	clusterRole(t, e, "ours", ours)
+	clusterRole(t, e, "of-an-earlier-step", map[string]string{lesson.StepLabel: "98"})
+	want := []string{
+		clusterRole(t, e, "of-another-step", map[string]string{lesson.StepLabel: "96"}),
+		clusterRole(t, e, "of-nobody", nil),
+		clusterRole(t, e, "of-somebody", map[string]string{"step": "97", lesson.StepLabel: "", "app": "97"}),
+	}
+	// Kinds that no list of ours names: they are found by discovery.
+	_, err1 := e.Client.SchedulingV1().PriorityClasses().Create(e.Context(),
+		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "lesson-test-ours", Labels: ours}, Value: 1}, metav1.CreateOptions{})
+	_, err2 := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(e.Context(), &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "lesson-test-ours", Labels: ours},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{Validations: []admissionv1.Validation{{Expression: "true"}},
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"secrets"}}}}}}}},
+		metav1.CreateOptions{})
+	_, err3 := e.Client.CoreV1().Namespaces().Create(e.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lesson-test-ours", Labels: ours}}, metav1.CreateOptions{})
+	t.Cleanup(func() { // where the lesson has not
+		ctx := context.WithoutCancel(e.Context())
+		err1 := e.Client.SchedulingV1().PriorityClasses().Delete(ctx, "lesson-test-ours", metav1.DeleteOptions{})
+		err2 := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(ctx, "lesson-test-ours", metav1.DeleteOptions{})
+		err3 := e.Client.CoreV1().Namespaces().Delete(ctx, "lesson-test-ours", metav1.DeleteOptions{})
+		for _, err := range []error{err1, err2, err3} {
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+	})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(left(t, e)); n != 8 {
+		t.Fatalf("%d objects to begin with, want 8: %v", n, left(t, e))
+	}
+
+	if err := run(t, e, step(t, 97, "# No declaration\n"+nothing)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(left(t, e)); n != 8 {
+		t.Errorf("a lesson without a declaration has deleted something; left: %v", left(t, e))
+	}
+	if err := run(t, e, step(t, 97, "# A declaration\n\n<!-- cluster-scoped objects: 97, 98 -->\n"+nothing)); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, e); !slices.Equal(got, want) {
+		t.Errorf("left: %v, want %v", got, want)
+	}
+}
+
+// What a lesson has made that does not reach its end is taken back.
+func TestFailedLessonLeavesNothing(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	err := run(t, e, step(t, 95, "# Fails\n\n<!-- cluster-scoped objects: 95 -->\n\n```console\n"+
+		"$ kubectl create namespace workshop-95\nnamespace/workshop-95 created\n"+
+		"$ kubectl create clusterrole lesson-failed --verb=get --resource=pods >$TMPDIR/out && kubectl label clusterrole lesson-failed workshop.k8s-go.dev/step=95\n"+
+		"clusterrole.rbac.authorization.k8s.io/lesson-failed labeled\n"+
+		"$ echo something\nsomething else\n```\n"))
+	var mismatch *readme.Mismatch
+	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
+		t.Errorf("error %v, want the mismatch", err)
+	}
+	_, roleErr := e.Client.RbacV1().ClusterRoles().Get(e.Context(), "lesson-failed", metav1.GetOptions{})
+	_, namespaceErr := e.Client.CoreV1().Namespaces().Get(e.Context(), "workshop-95", metav1.GetOptions{})
+	if !apierrors.IsNotFound(roleErr) || !apierrors.IsNotFound(namespaceErr) {
+		t.Errorf("the lesson has left something: ClusterRole %v, namespace %v", roleErr, namespaceErr)
+	}
+}
+
+func TestOwns(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"# Nothing\n": nil,
+		"# One\n\n<!-- cluster-scoped objects: 04 -->\n":               {"04"},
+		"# Two\n\n<!-- cluster-scoped objects: 04, 05 -->\n":           {"04", "05"},
+		"# In the text\n\nWrite <!-- cluster-scoped objects: 04 -->\n": nil,
+	} {
+		got, err := lesson.Owns(step(t, 94, text))
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v %v, want %v", text, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package testrun
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// A Package is one that has tests.
+type Package struct {
+	ImportPath   string
+	NeedsCluster bool // its tests use the test environment
+	Definitions  bool // its tests install CustomResourceDefinitions, which are cluster-wide
+	Benchmarks   bool
+}
+
+const (
+	testEnvironment = workspace.Module + "/internal/testenv"
+	definitionTests = workspace.Module + "/internal/crdtest"
+)
+
+// List compiles the packages that match the pattern and returns those that have
+// tests. What a package needs is what its tests import, so there is no list to
+// keep up to date.
+func List(ctx context.Context, dir, pattern string) ([]Package, error) {
+	type listed struct {
+		ImportPath, Dir, ForTest           string
+		DepOnly                            bool
+		Imports, TestImports, XTestImports []string
+		TestGoFiles, XTestGoFiles          []string
+	}
+	var output bytes.Buffer
+	// -export compiles. Otherwise two lanes that start with an empty build cache
+	// would both compile all of client-go. What does not compile go test will report.
+	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Args: []string{"list", "-e", "-export", "-deps", "-test",
+		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles", pattern}})
+	if err != nil {
+		return nil, fmt.Errorf("listing the packages with tests: %w", err)
+	}
+	imports := map[string][]string{}
+	var tested []listed
+	for decoder := json.NewDecoder(&output); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("reading the output of go list: %w", err)
+		}
+		path := plain(p.ImportPath)
+		for _, i := range p.Imports {
+			imports[path] = append(imports[path], plain(i))
+		}
+		if !p.DepOnly && p.ForTest == "" && len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 {
+			tested = append(tested, p)
+		}
+	}
+	var packages []Package
+	for _, p := range tested {
+		direct := slices.DeleteFunc(slices.Concat(p.TestImports, p.XTestImports), func(i string) bool { return i == p.ImportPath })
+		benchmarks, err := anyMatch(benchmark, p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
+		if err != nil {
+			return nil, err
+		}
+		packages = append(packages, Package{
+			ImportPath:   p.ImportPath,
+			NeedsCluster: reaches(imports, direct, testEnvironment),
+			Definitions:  p.ImportPath == definitionTests || reaches(imports, direct, definitionTests),
+			Benchmarks:   benchmarks,
+		})
+	}
+	return packages, nil
+}
+
+// plain removes what go list adds to packages that are compiled for one test:
+// "example.org/p [example.org/p.test]".
+func plain(importPath string) string {
+	path, _, _ := strings.Cut(importPath, " ")
+	return path
+}
+
+// reaches reports whether one of the packages is the target or depends on it.
+func reaches(imports map[string][]string, packages []string, target string) bool {
+	seen := map[string]bool{}
+	packages = slices.Clone(packages)
+	for len(packages) > 0 {
+		p := packages[len(packages)-1]
+		packages = packages[:len(packages)-1]
+		if p == target {
+			return true
+		}
+		if !seen[p] {
+			seen[p] = true
+			packages = append(packages, imports[p]...)
+		}
+	}
+	return false
+}
+
+var benchmark = regexp.MustCompile(`(?m)^func Benchmark`)
+
+func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
+	for _, name := range files {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || re.Match(data) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// parallel is how many tests of a package run at the same time. Most of them
+// wait for the API server, so there may be more of them than cores.
+const parallel = 6
+
+// Lanes sorts packages into lanes for Run. Packages with definitions take turns
+// in one lane; the others take turns beside them.
+func Lanes(packages []Package) [][]string {
+	var lanes [2][]string
+	for _, p := range packages {
+		lane := &lanes[0]
+		if p.Definitions {
+			lane = &lanes[1]
+		}
+		*lane = append(*lane, p.ImportPath)
+	}
+	var args [][]string
+	for _, lane := range lanes {
+		if len(lane) > 0 {
+			// Vet is part of make lint, and the symbol table of no use: stack traces do
+			// without. -count=1: the cluster is an input that Go cannot see.
+			flags := []string{"-p=1", fmt.Sprintf("-parallel=%d", parallel), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+			args = append(args, append(flags, lane...))
+		}
+	}
+	return args
+}

@@ -1,0 +1,259 @@
+package testrun
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+
+	"github.com/k8s-go/workshop/internal/poll"
+)
+
+// files are a module with packages of every fate.
+var files = map[string]string{
+	"go.mod":       "module github.com/k8s-go/workshop\n\ngo 1.26\n",
+	"none/none.go": `package none`,
+	"good/good_test.go": `package good
+import "testing"
+func TestGood(t *testing.T) { t.Log("secret of a test that passed") }
+func TestSkipped(t *testing.T) { t.Skipf("needs %s", "containers") }
+func TestParts(t *testing.T) { t.Run("one", func(t *testing.T) {}); t.Run("two", func(t *testing.T) { t.Skip("not today") }) }`,
+	"bad/bad_test.go": `package bad
+import "testing"
+func TestBad(t *testing.T) { t.Run("part", func(t *testing.T) { t.Error("what went wrong") }); t.Run("other", func(t *testing.T) { t.Log("secret of a subtest that passed") }) }`,
+	"panics/panics_test.go": `package panics
+import "testing"
+func TestPanics(t *testing.T) { panic("out of order") }`,
+	"unclean/unclean_test.go": `package unclean
+import ("fmt"; "os"; "testing")
+func TestMain(m *testing.M) { m.Run(); fmt.Fprintln(os.Stderr, "error: a namespace is still there"); os.Exit(1) }
+func TestFine(t *testing.T) {}`,
+	"broken/broken_test.go": `package broken
+import "testing"
+func TestBroken(t *testing.T) { undefined() }`,
+	"orphan/orphan_test.go": `package orphan
+import ("os/exec"; "syscall"; "testing")
+func TestOrphan(t *testing.T) {
+	c := exec.Command("sleep", "611")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil { t.Fatal(err) }
+}`,
+	"dies/dies_test.go": `package dies
+import ("os"; "os/exec"; "syscall"; "testing"; "time")
+func TestDies(t *testing.T) {
+	os.WriteFile(t.TempDir()+"/file", nil, 0o644)
+	c := exec.Command("sleep", "612")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil { t.Fatal(err) }
+	os.WriteFile("started", nil, 0o644)
+	time.Sleep(time.Hour)
+}`,
+	"hangs/hangs_test.go": `package hangs
+import ("os"; "os/signal"; "testing")
+func TestHangs(t *testing.T) {
+	interrupt := make(chan os.Signal, 1)
+	signal.Notify(interrupt, os.Interrupt)
+	os.WriteFile(t.TempDir()+"/file", nil, 0o644)
+	os.WriteFile("started", nil, 0o644)
+	<-interrupt
+	os.WriteFile("cleaned", nil, 0o644)
+}`,
+}
+
+func module(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// run runs tests in dir and returns what was shown.
+func run(ctx context.Context, t *testing.T, dir string, lanes ...[]string) (string, error) {
+	t.Helper()
+	out, err := os.Create(filepath.Join(t.TempDir(), "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	runErr := Run{Dir: dir, Env: append(os.Environ(), "GOFLAGS=-vet=off"), Out: out, Lanes: lanes}.Tests(ctx)
+	text, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text), runErr
+}
+
+func contains(t *testing.T, output string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(output, want) {
+			t.Errorf("%q is missing in\n%s", want, output)
+		}
+	}
+}
+
+func TestAllWell(t *testing.T) {
+	t.Parallel()
+	output, err := run(t.Context(), t, module(t), []string{"./good", "./none"})
+	if err != nil {
+		t.Error(err)
+	}
+	contains(t, output, "ok    good ", "5 tests, 2 skipped\n", "good TestSkipped: needs containers\n", "good TestParts/two: not today\n",
+		"5 tests in 1 package: 3 passed, 2 skipped, 0 failed; ")
+	if strings.Contains(output, "secret") || strings.Contains(output, "none") || strings.Contains(output, "\x1b") {
+		t.Errorf("more than needed is shown:\n%s", output)
+	}
+}
+
+// Whatever a failure is, its cause is shown, the run is red, and the other lane
+// and the other packages go on.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	output, err := run(t.Context(), t, module(t), []string{"-p=1", "./broken", "./bad", "./panics"}, []string{"-p=1", "./unclean", "./good"})
+	if err == nil || !strings.Contains(err.Error(), "the tests did not pass") {
+		t.Errorf("error %v", err)
+	}
+	contains(t, output,
+		"FAIL  broken ", "undefined: undefined",
+		"FAIL  bad ", "bad_test.go:3: what went wrong",
+		"FAIL  panics ", "panic: out of order",
+		"FAIL  unclean ", "error: a namespace is still there",
+		"ok    good ",
+		"\nFailed:\n", "\n  bad TestBad/part\n", "\n  bad TestBad\n", "\n  panics TestPanics\n", "\n  unclean\n", "\n  broken\n")
+	if strings.Contains(output, "secret") {
+		t.Errorf("what passed is shown:\n%s", output)
+	}
+}
+
+// An interrupted run leaves nothing, whether or not its tests clean up.
+func TestInterrupt(t *testing.T) {
+	dir, tmp := module(t), t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		_ = poll.Until(ctx, 10*time.Millisecond, time.Minute, func(context.Context) error {
+			_, err1 := os.Stat(filepath.Join(dir, "hangs/started"))
+			_, err2 := os.Stat(filepath.Join(dir, "dies/started"))
+			return errors.Join(err1, err2)
+		})
+	}()
+	output, err := run(ctx, t, dir, []string{"./hangs"}, []string{"./dies"})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "hangs/cleaned")); err != nil {
+		t.Errorf("the test could not clean up: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(tmp, "workshop-tests-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("temporary folders are left: %v %v", left, err)
+	}
+	noProcess(t, "sleep 612")
+	if strings.Contains(output, "FAIL") || strings.Contains(output, "signal") || !strings.Contains(output, "Interrupted; ") {
+		t.Errorf("what ended because of the interrupt is shown:\n%s", output)
+	}
+}
+
+func TestProcessLeftRunning(t *testing.T) {
+	t.Parallel()
+	output, err := run(t.Context(), t, module(t), []string{"./orphan"})
+	if err == nil || !strings.Contains(err.Error(), "tests have left processes running, which are ended now:") || !strings.Contains(err.Error(), "sleep 611") {
+		t.Errorf("error %v\n%s", err, output)
+	}
+	noProcess(t, "sleep 611")
+}
+
+// noProcess fails if one runs with this command line.
+func noProcess(t *testing.T, command string) {
+	t.Helper()
+	all, err := process.ProcessesWithContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if line, _ := p.CmdlineWithContext(t.Context()); line == command {
+			t.Errorf("process %d still runs: %s", p.Pid, line)
+		}
+	}
+}
+
+// played is a display after some events, and what it has shown.
+func played(t *testing.T, tty bool) (*display, *strings.Builder) {
+	t.Helper()
+	var out strings.Builder
+	d := newDisplay(os.Stdin)
+	d.out, d.tty = &out, tty
+	for _, e := range []event{
+		{Action: "start", Package: "m/one"},
+		{Action: "run", Package: "m/one", Test: "TestRuns"},
+		{Action: "run", Package: "m/one", Test: "TestRuns/part"},
+		{Action: "run", Package: "m/one", Test: "TestWaits"},
+		{Action: "pause", Package: "m/one", Test: "TestWaits"},
+		{Action: "run", Package: "m/one", Test: "TestEnded"},
+		{Action: "pass", Package: "m/one", Test: "TestEnded", Elapsed: 2},
+		{Action: "start", Package: "m/two"},
+	} {
+		d.handle(e)
+	}
+	return d, &out
+}
+
+func TestProgress(t *testing.T) {
+	d, out := played(t, false)
+	d.progress()
+	if want := "  0s  m/one TestRuns 0s | m/two\n"; out.String() != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// Those that have run longest are named.
+func TestProgressOfManyTests(t *testing.T) {
+	d, out := played(t, false)
+	d.running["m/one TestRuns"].begun = time.Now().Add(-time.Minute)
+	for _, name := range []string{"TestLater", "TestLatest"} {
+		d.handle(event{Action: "run", Package: "m/one", Test: name})
+	}
+	d.progress()
+	if want := "  0s  m/one TestRuns 1m0s TestLater 0s and 1 more | m/two\n"; out.String() != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+func TestProgressInATerminal(t *testing.T) {
+	d, out := played(t, true)
+	d.progress()
+	d.progress()
+	d.handle(event{Action: "pass", Package: "m/one", Elapsed: 3})
+	want := "  0s  m/one TestRuns 0s | m/two"
+	if got := out.String(); !strings.HasPrefix(got, want+"\r\x1b[K"+want+"\r\x1b[Kok    m/one ") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestSlowest(t *testing.T) {
+	d, out := played(t, false)
+	for i, name := range strings.Fields("A B C D E F G H I J K") {
+		d.handle(event{Action: "pass", Package: "m/one", Test: "Test" + name, Elapsed: float64(10 + i)})
+	}
+	d.handle(event{Action: "pass", Package: "m/one", Test: "TestA/part", Elapsed: 99})
+	d.summary()
+	_, list, _ := strings.Cut(out.String(), "The 10 slowest tests:\n")
+	lines := strings.Split(list, "\n")
+	if len(lines) < 11 || lines[0] != "   20.0s  m/one TestK" || lines[9] != "   11.0s  m/one TestB" || lines[10] != "" {
+		t.Errorf("%s", out)
+	}
+}
