@@ -61,6 +61,7 @@ func Client(t testing.TB, e *testenv.Env) clientset.Interface {
 // can be used.
 func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) error {
 	t.Helper()
+	e.OwnDefinitions()
 	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	old, err := client.Get(e.Context(), crd.Name, metav1.GetOptions{})
 	switch {
