@@ -17,6 +17,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -77,8 +78,8 @@ func goVersion(ctx context.Context, ws workspace.Workspace) Finding {
 	if err != nil {
 		return Finding{Check: "go", Detail: err.Error(), Fix: "restore go.mod: git checkout go.mod", Fatal: true}
 	}
-	output, err := exec.CommandContext(ctx, "go", "version").Output()
-	m := goToken.FindStringSubmatch(string(output))
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"version"}})
+	m := goToken.FindStringSubmatch(output)
 	if err != nil || m == nil {
 		f.Detail, f.Fatal = "no working go on PATH", true
 	} else {
