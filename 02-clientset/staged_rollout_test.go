@@ -818,10 +818,10 @@ func TestRolloutBadInput(t *testing.T) {
 		{"kubeconfig empty", []string{"-kubeconfig", empty}, nil, "no kubeconfig found"},
 		{"server down", []string{"-kubeconfig", rolloutKubeconfig(t, &clientcmdapi.Cluster{Server: "http://127.0.0.1:1"}, &clientcmdapi.AuthInfo{})}, nil, "connection refused"},
 	} {
+		c := r.command(append(slices.Clone(good), tc.args...)...)
 		t.Run(tc.name, func(t *testing.T) {
-			c := r.command(append(slices.Clone(good), tc.args...)...)
 			c.Env = tc.env
-			result := r.Run(c)
+			result := r.For(t).Run(c)
 			if result.ExitCode != 1 || !strings.HasPrefix(result.Stderr, "error: ") || !strings.Contains(result.Stderr, tc.want) ||
 				strings.Count(result.Stderr, "\n") > 2 || result.Stdout != "" {
 				t.Errorf("exit code %d, want 1 and one error with %q:\n%s%s", result.ExitCode, tc.want, result.Stdout, result.Stderr)

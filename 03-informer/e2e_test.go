@@ -3,6 +3,7 @@ package informer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,11 +11,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,6 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -288,6 +294,71 @@ func TestTransformDropsManagedFields(t *testing.T) {
 	}
 	if size() != stripped || percent != 100*(plain-stripped)/plain || percent < 10 {
 		t.Errorf("without managedFields: %d bytes, the program says %d, %d %%", size(), stripped, percent)
+	}
+}
+
+// What the comments of ../transform say of client-go: an object may pass the
+// transformer twice, as those of a first list do, and a tombstone never does.
+func TestTransformerSeesNoTombstone(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	p := e.Proxy()
+	set(t, e, "a", "1")
+	client, err := kubernetes.NewForConfig(p.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	passed := map[string]int{} // calls of the transformer by the object's name, or by type for what has none
+	transform := func(obj any) (any, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if cm, ok := obj.(*corev1.ConfigMap); ok {
+			passed[cm.Name]++
+		} else {
+			passed[fmt.Sprintf("%T", obj)]++
+		}
+		return obj, nil
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(e.Namespace), informers.WithTransform(transform),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
+	deleted := make(chan any, 1)
+	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(obj any) { deleted <- obj },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
+	defer factory.Shutdown()
+	defer cancel()
+	factory.StartWithContext(ctx)
+	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
+		t.Fatal("the cache was not filled")
+	}
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	stall := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Stall})
+	p.Cut(faultproxy.Watches)
+	e.Eventually(time.Minute, func(context.Context) error {
+		if stall.Struck() == 0 {
+			return errors.New("the informer does not list again")
+		}
+		return nil
+	})
+	remove(t, e, "a")
+	stall.Remove()
+	select {
+	case obj := <-deleted:
+		if _, ok := obj.(cache.DeletedFinalStateUnknown); !ok {
+			t.Errorf("the handler got a %T, no tombstone: this run has proved nothing", obj)
+		}
+	case <-ctx.Done():
+		t.Fatal("the handler has not heard of the deletion")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff(map[string]int{"a": 2}, passed); diff != "" {
+		t.Errorf("calls of the transformer (-want +got):\n%s", diff)
 	}
 }
 

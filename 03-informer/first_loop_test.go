@@ -302,7 +302,7 @@ func TestFirstLoopStopsGracefully(t *testing.T) {
 	select {
 	case <-l.process.Done():
 		t.Fatal("the program has not waited for its worker")
-	case <-time.After(300 * time.Millisecond):
+	case <-time.After(2 * time.Second): // longer than the leak check at the end is patient
 	}
 	stall.Remove()
 	if r := l.process.Wait(); r.ExitCode != 0 {

@@ -329,6 +329,7 @@ func TestProgramsReportErrors(t *testing.T) {
 	e := testenv.New(t)
 	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "fake"} {
 		t.Run(program, func(t *testing.T) {
+			e := e.For(t)
 			r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-kubeconfig", "/no/such/file"}})
 			if r.ExitCode != 1 || !strings.HasPrefix(r.Stderr, program+": no usable kubeconfig") {
 				t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)

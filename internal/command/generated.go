@@ -32,8 +32,13 @@ func verifyGenerated(ctx context.Context, ws workspace.Workspace) error {
 			return fmt.Errorf("copying %s: %w", name, err)
 		}
 	}
+	// What the generators leave when they are interrupted goes with the copy.
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return err
+	}
 	if err := proc.Run(ctx, proc.Cmd{Path: filepath.Join(dir, "scripts", "update-codegen.sh"),
-		Env: workspace.Environ("CODEGEN_BIN=" + ws.Path("codegen"))}); err != nil {
+		Env: workspace.Environ("CODEGEN_BIN="+ws.Path("codegen"), "TMPDIR="+tmp)}); err != nil {
 		return err
 	}
 	differences, err := compareTrees(filepath.Join(dir, "05-crd-go"), filepath.Join(ws.Root, "05-crd-go"))

@@ -31,6 +31,10 @@ type Cmd struct {
 	// if the process is still there after Grace. Without Grace it is killed at once.
 	Signal syscall.Signal
 	Grace  time.Duration
+
+	// Session gives it a session of its own as well. All that it starts stays in
+	// there, also what makes itself a process group; see Process.Left.
+	Session bool
 }
 
 // String is what an error calls the command: its name and its first argument.
@@ -120,7 +124,7 @@ func Start(ctx context.Context, c Cmd) (*Process, error) {
 		p.stderr = &Buffer{}
 		p.exec.Stderr = p.stderr
 	}
-	p.exec.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.exec.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.Session, Setsid: c.Session} // a new session is a new group, too
 	p.exec.WaitDelay = drain
 	if err := p.exec.Start(); err != nil {
 		return nil, &Error{Cmd: c, Err: err}

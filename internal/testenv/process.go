@@ -46,6 +46,7 @@ type Process struct {
 // its timeout is over, when the test ends and when the run is interrupted.
 func (e *Env) Start(c Command) *Process {
 	e.t.Helper()
+	e.own()
 	s := e.suite
 	return start(s.ctx, e.t, s.ws.Root, s.cluster.Environ(), c)
 }

@@ -51,6 +51,7 @@ type program struct {
 // kept below .workshop, so that the next run links only what has changed.
 func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	e.t.Helper()
+	e.own()
 	s := e.suite
 	key := programKey(pkg, options)
 	s.mu.Lock()
@@ -74,7 +75,7 @@ func (e *Env) Program(pkg string, options ...ProgramOption) string {
 // the place of the old one.
 func programKey(pkg string, options []ProgramOption) string {
 	name := strings.NewReplacer("./", "", "/", "-").Replace(pkg)
-	flags := os.Getenv("GOFLAGS")
+	flags := strings.TrimSpace(strings.ReplaceAll(os.Getenv("GOFLAGS"), "-buildvcs=false", "")) // every build has this one
 	if flags == "" && len(options) == 0 {
 		return name
 	}

@@ -123,7 +123,11 @@ func TestBadChangeIsRefused(t *testing.T) {
 }
 
 func TestProgramKeyKnowsFlags(t *testing.T) {
+	t.Setenv("GOFLAGS", "-buildvcs=false") // as make sets it
 	plain, changed := programKey(hello, nil), programKey(hello, []ProgramOption{AddFile("a.go", "")})
+	if plain != "lesson-hello" {
+		t.Errorf("an ordinary build is kept as %s", plain)
+	}
 	t.Setenv("GOFLAGS", "-race")
 	keys := map[string]bool{plain: true, changed: true, programKey(hello, nil): true, programKey(hello, []ProgramOption{AddFile("a.go", "")}): true,
 		programKey(hello, []ProgramOption{Replace("a.go", "", "")}): true}

@@ -19,6 +19,7 @@ type Proxy struct {
 // prints the requests that the proxy has seen.
 func (e *Env) Proxy() *Proxy {
 	e.t.Helper()
+	e.own()
 	p, err := faultproxy.Start(e.Config)
 	if err != nil {
 		e.t.Fatalf("starting a fault proxy: %v", err)

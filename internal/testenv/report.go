@@ -13,7 +13,11 @@ import (
 
 // ShowOnFailure names objects that are fetched anew and printed if the test
 // fails. Each needs its type and name; the namespace may be empty for the test's own.
-func (e *Env) ShowOnFailure(objects ...k8s.Object) { e.watch = append(e.watch, objects...) }
+func (e *Env) ShowOnFailure(objects ...k8s.Object) {
+	e.t.Helper()
+	e.own()
+	e.watch = append(e.watch, objects...)
+}
 
 // report prints what helps to see why the test failed. The namespace's events
 // are printed once: a failed subtest makes its parent fail too.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -187,6 +188,7 @@ type Env struct {
 	Dynamic   dynamic.Interface
 
 	t        testing.TB
+	test     uintptr // the test's function
 	suite    *suite
 	watch    []k8s.Object // printed if the test fails
 	reported *atomic.Bool // whether this test or a subtest has printed the namespace's events
@@ -221,13 +223,40 @@ func New(t testing.TB) *Env {
 func (e *Env) For(t testing.TB) *Env { return e.suite.env(t, e.Namespace, e.reported) }
 
 func (s *suite) env(t testing.TB, namespace string, reported *atomic.Bool) *Env {
-	e := &Env{Namespace: namespace, Config: s.config, Client: s.client, Dynamic: s.dynamic, t: t, suite: s, reported: reported}
+	e := &Env{Namespace: namespace, Config: s.config, Client: s.client, Dynamic: s.dynamic, t: t, test: testFunction(), suite: s, reported: reported}
 	t.Cleanup(func() {
 		if t.Failed() {
 			e.report(context.WithoutCancel(s.ctx))
 		}
 	})
 	return e
+}
+
+// own fails a test that uses the Env of its parent. A failure there would end the
+// wrong test, what it starts would outlive it, and one failure would print the
+// output of all its siblings.
+func (e *Env) own() {
+	e.t.Helper()
+	if now := testFunction(); now != 0 && e.test != 0 && now != e.test {
+		e.t.Fatalf("a subtest of %s uses its parent's Env: give it its own, e := e.For(t)", e.t.Name())
+	}
+}
+
+// testFunction returns the test function on whose stack its caller runs. It is 0
+// in other goroutines, which cannot end a test, and in clean-ups.
+func testFunction() uintptr {
+	pcs := make([]uintptr, 256)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
+	for inner := (runtime.Frame{}); ; {
+		frame, more := frames.Next()
+		if frame.Function == "testing.tRunner" && !strings.HasPrefix(inner.Function, "testing.") {
+			return inner.Entry
+		}
+		if !more {
+			return 0
+		}
+		inner = frame
+	}
 }
 
 // Context ends when the test run is interrupted.
@@ -237,6 +266,7 @@ func (e *Env) Context() context.Context { return e.suite.ctx }
 // real containers.
 func (e *Env) NeedsContainers() {
 	e.t.Helper()
+	e.own()
 	containers, err := e.suite.cluster.Containers(e.suite.ctx)
 	if err != nil {
 		e.t.Fatal(err)
@@ -250,6 +280,7 @@ func (e *Env) NeedsContainers() {
 // machine's container engine knows, or files that docker save has made.
 func (e *Env) LoadImages(images ...string) {
 	e.t.Helper()
+	e.own()
 	var out proc.Buffer
 	if err := e.suite.cluster.LoadImages(e.suite.ctx, &out, images...); err != nil {
 		e.t.Fatalf("loading the images %s: %v\n%s", strings.Join(images, ", "), err, out.String())
@@ -260,6 +291,7 @@ func (e *Env) LoadImages(images ...string) {
 // and fails the test with f's last error.
 func (e *Env) Eventually(timeout time.Duration, f func(ctx context.Context) error) {
 	e.t.Helper()
+	e.own()
 	if err := poll.Until(e.suite.ctx, 100*time.Millisecond, timeout, f); err != nil {
 		e.t.Fatal(err)
 	}

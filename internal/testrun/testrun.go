@@ -34,9 +34,20 @@ type Run struct {
 	Lanes [][]string
 }
 
-// Tests runs the tests and returns an error unless all of them have passed.
-func (r Run) Tests(ctx context.Context) error {
+// Tests runs the tests and returns an error unless all of them have passed and
+// left nothing: neither a process nor, where they were interrupted, a file.
+func (r Run) Tests(ctx context.Context) (err error) {
+	// Tests that are killed leave their temporary folders.
+	tmp, err := os.MkdirTemp("", "workshop-tests-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	r.Env = append(slices.Clone(r.Env), "TMPDIR="+tmp)
+
 	d := newDisplay(r.Out)
+	quiet := context.AfterFunc(ctx, d.interrupted)
+	defer quiet()
 	stop := d.showProgress()
 	errs := make([]error, len(r.Lanes))
 	var lanes sync.WaitGroup
@@ -45,10 +56,10 @@ func (r Run) Tests(ctx context.Context) error {
 	}
 	lanes.Wait()
 	stop()
-	d.summary()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	d.summary()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("the tests did not pass: %w", err)
 	}
@@ -62,11 +73,23 @@ func (r Run) lane(ctx context.Context, d *display, args []string) error {
 		defer close(read)
 		d.read(reader)
 	}()
-	err := proc.Run(ctx, proc.Cmd{Path: "go", Args: append([]string{"test", "-json"}, args...), Dir: r.Dir, Env: r.Env,
-		Out: writer, Err: d, Grace: time.Minute}) // the grace is for tests to clean up
+	// The grace is for tests to clean up.
+	p, err := proc.Start(ctx, proc.Cmd{Path: "go", Args: append([]string{"test", "-json"}, args...), Dir: r.Dir, Env: r.Env,
+		Out: writer, Err: d, Grace: time.Minute, Session: true})
+	if err == nil {
+		err = p.Wait()
+	}
 	_ = writer.Close()
 	<-read
-	return err
+	if p == nil {
+		return err
+	}
+	left, leftErr := p.Left(context.WithoutCancel(ctx))
+	// A test that is interrupted dies without its clean-up unless it uses the test environment.
+	if len(left) > 0 && ctx.Err() == nil {
+		leftErr = errors.Join(leftErr, fmt.Errorf("tests have left processes running, which are ended now:\n  %s", strings.Join(left, "\n  ")))
+	}
+	return errors.Join(err, leftErr)
 }
 
 // event is what go test -json prints, one in each line; see go doc test2json.
@@ -96,6 +119,7 @@ type display struct {
 
 	mu                    sync.Mutex
 	out                   io.Writer
+	ended                 bool             // by an interrupt: what fails now fails because of it
 	status                string           // the line that changes, as it is now
 	running               map[string]*test // by package and name
 	skipped, failed, slow []result
@@ -165,6 +189,9 @@ func (d *display) progress() {
 	fmt.Fprint(d.out, line)
 }
 
+// named is how many running tests of a package are named.
+const named = 2
+
 // now names what is running: in each package the tests that do not wait.
 func (d *display) now() string {
 	byPackage := map[string][]*test{}
@@ -182,8 +209,11 @@ func (d *display) now() string {
 	for pkg, tests := range byPackage {
 		slices.SortFunc(tests, func(a, b *test) int { return a.begun.Compare(b.begun) })
 		part := short(pkg)
-		for _, t := range tests {
+		for _, t := range tests[:min(len(tests), named)] {
 			part += fmt.Sprintf(" %s %s", t.name, time.Since(t.begun).Round(time.Second))
+		}
+		if more := len(tests) - named; more > 0 {
+			part += fmt.Sprintf(" and %d more", more)
 		}
 		parts = append(parts, part)
 	}
@@ -203,6 +233,9 @@ func (d *display) clear() {
 func (d *display) Write(data []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.ended {
+		return len(data), nil
+	}
 	d.clear()
 	return d.out.Write(data)
 }
@@ -225,6 +258,15 @@ func (d *display) read(in io.Reader) {
 	}
 }
 
+// interrupted ends the display, except for the progress of the clean-up.
+func (d *display) interrupted() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	d.clear()
+	fmt.Fprintln(d.out, "Interrupted; the tests are cleaning up")
+}
+
 func (d *display) handle(e event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,8 +278,10 @@ func (d *display) handle(e event) {
 	}
 	switch e.Action {
 	case "build-output":
-		d.clear()
-		fmt.Fprint(d.out, e.Output)
+		if !d.ended {
+			d.clear()
+			fmt.Fprint(d.out, e.Output)
+		}
 	case "pause":
 		t.paused = true
 	case "cont":
@@ -248,6 +292,9 @@ func (d *display) handle(e event) {
 		}
 	case "pass", "fail", "skip":
 		delete(d.running, key)
+		if d.ended {
+			return
+		}
 		took := time.Duration(e.Elapsed * float64(time.Second))
 		if e.Test == "" {
 			d.packageEnded(e, t, took)

@@ -2,11 +2,14 @@ package testrun
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/k8s-go/workshop/internal/poll"
 )
@@ -33,11 +36,29 @@ func TestFine(t *testing.T) {}`,
 	"broken/broken_test.go": `package broken
 import "testing"
 func TestBroken(t *testing.T) { undefined() }`,
+	"orphan/orphan_test.go": `package orphan
+import ("os/exec"; "syscall"; "testing")
+func TestOrphan(t *testing.T) {
+	c := exec.Command("sleep", "611")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil { t.Fatal(err) }
+}`,
+	"dies/dies_test.go": `package dies
+import ("os"; "os/exec"; "syscall"; "testing"; "time")
+func TestDies(t *testing.T) {
+	os.WriteFile(t.TempDir()+"/file", nil, 0o644)
+	c := exec.Command("sleep", "612")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil { t.Fatal(err) }
+	os.WriteFile("started", nil, 0o644)
+	time.Sleep(time.Hour)
+}`,
 	"hangs/hangs_test.go": `package hangs
 import ("os"; "os/signal"; "testing")
 func TestHangs(t *testing.T) {
 	interrupt := make(chan os.Signal, 1)
 	signal.Notify(interrupt, os.Interrupt)
+	os.WriteFile(t.TempDir()+"/file", nil, 0o644)
 	os.WriteFile("started", nil, 0o644)
 	<-interrupt
 	os.WriteFile("cleaned", nil, 0o644)
@@ -117,23 +138,56 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// An interrupted run leaves nothing, whether or not its tests clean up.
 func TestInterrupt(t *testing.T) {
-	t.Parallel()
-	dir := module(t)
+	dir, tmp := module(t), t.TempDir()
+	t.Setenv("TMPDIR", tmp)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
 		_ = poll.Until(ctx, 10*time.Millisecond, time.Minute, func(context.Context) error {
-			_, err := os.Stat(filepath.Join(dir, "hangs/started"))
-			return err
+			_, err1 := os.Stat(filepath.Join(dir, "hangs/started"))
+			_, err2 := os.Stat(filepath.Join(dir, "dies/started"))
+			return errors.Join(err1, err2)
 		})
 	}()
-	output, err := run(ctx, t, dir, []string{"./hangs"})
-	if err != context.Canceled {
+	output, err := run(ctx, t, dir, []string{"./hangs"}, []string{"./dies"})
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "hangs/cleaned")); err != nil {
-		t.Errorf("the test could not clean up: %v\n%s", err, output)
+		t.Errorf("the test could not clean up: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(tmp, "workshop-tests-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("temporary folders are left: %v %v", left, err)
+	}
+	noProcess(t, "sleep 612")
+	if strings.Contains(output, "FAIL") || strings.Contains(output, "signal") || !strings.Contains(output, "Interrupted; ") {
+		t.Errorf("what ended because of the interrupt is shown:\n%s", output)
+	}
+}
+
+func TestProcessLeftRunning(t *testing.T) {
+	t.Parallel()
+	output, err := run(t.Context(), t, module(t), []string{"./orphan"})
+	if err == nil || !strings.Contains(err.Error(), "tests have left processes running, which are ended now:") || !strings.Contains(err.Error(), "sleep 611") {
+		t.Errorf("error %v\n%s", err, output)
+	}
+	noProcess(t, "sleep 611")
+}
+
+// noProcess fails if one runs with this command line.
+func noProcess(t *testing.T, command string) {
+	t.Helper()
+	all, err := process.ProcessesWithContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if line, _ := p.CmdlineWithContext(t.Context()); line == command {
+			t.Errorf("process %d still runs: %s", p.Pid, line)
+		}
 	}
 }
 
@@ -162,6 +216,19 @@ func TestProgress(t *testing.T) {
 	d, out := played(t, false)
 	d.progress()
 	if want := "  0s  m/one TestRuns 0s | m/two\n"; out.String() != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// Those that have run longest are named.
+func TestProgressOfManyTests(t *testing.T) {
+	d, out := played(t, false)
+	d.running["m/one TestRuns"].begun = time.Now().Add(-time.Minute)
+	for _, name := range []string{"TestLater", "TestLatest"} {
+		d.handle(event{Action: "run", Package: "m/one", Test: name})
+	}
+	d.progress()
+	if want := "  0s  m/one TestRuns 1m0s TestLater 0s and 1 more | m/two\n"; out.String() != want {
 		t.Errorf("%q, want %q", out, want)
 	}
 }

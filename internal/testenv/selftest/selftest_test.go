@@ -132,6 +132,30 @@ func TestFailureOfSubtest(t *testing.T) {
 	}
 }
 
+// A subtest that uses its parent's Env is told so, also where all goes well.
+func TestParentsEnvInASubtest(t *testing.T) {
+	if os.Getenv("SELFTEST_PARENT") != "" {
+		e := testenv.New(t)
+		t.Run("part", func(t *testing.T) { e.Eventually(time.Second, func(context.Context) error { return nil }) })
+		return
+	}
+	t.Parallel()
+	if output := fails(t, "TestParentsEnvInASubtest", "SELFTEST_PARENT=1"); !strings.Contains(output, "a subtest of TestParentsEnvInASubtest uses its parent's Env") {
+		t.Errorf("%s", output)
+	}
+	// What is no subtest may use it: clean-ups, goroutines and helpers.
+	e := testenv.New(t)
+	fine := func() { e.Eventually(time.Minute, func(context.Context) error { return nil }) }
+	t.Cleanup(fine)
+	done := make(chan struct{})
+	go func() { defer close(done); fine() }()
+	<-done
+	fine()
+	t.Run("part", func(t *testing.T) {
+		e.For(t).Eventually(time.Minute, func(context.Context) error { return nil })
+	})
+}
+
 // A namespace that does not go turns a run red in which all tests have passed.
 func TestLeakedNamespaceIsAnError(t *testing.T) {
 	if os.Getenv("SELFTEST_LEAK") != "" {

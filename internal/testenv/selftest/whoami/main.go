@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -13,15 +14,17 @@ import (
 )
 
 func main() {
-	namespace := flag.String("n", "default", "the namespace to read")
-	flag.Parse()
-	if err := run(context.Background(), *namespace); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, namespace string) error {
+func run() error {
+	namespace := flag.String("n", "default", "the namespace to read")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
 		return err
@@ -30,7 +33,7 @@ func run(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	ns, err := client.CoreV1().Namespaces().Get(ctx, *namespace, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,57 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shirou/gopsutil/v4/process"
+	"golang.org/x/sys/unix"
+
+	"github.com/k8s-go/workshop/internal/poll"
+)
+
+// Left ends what still runs in the session of a process that has ended, and
+// returns a line for each. What only takes a moment to end is no such thing.
+func (p *Process) Left(ctx context.Context) ([]string, error) {
+	<-p.done
+	var left []*process.Process
+	look := func(ctx context.Context) (err error) {
+		if left, err = p.session(ctx); err != nil {
+			return poll.Stop(err)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%d processes still run", len(left))
+		}
+		return nil
+	}
+	if err := poll.Until(ctx, 50*time.Millisecond, time.Second, look); err == nil {
+		return nil, nil
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		return nil, err
+	}
+	var lines []string
+	for _, l := range left {
+		command, _ := l.CmdlineWithContext(ctx) // empty if it has just ended
+		lines = append(lines, fmt.Sprintf("%d %s", l.Pid, command))
+		_ = unix.Kill(int(l.Pid), unix.SIGKILL)
+	}
+	return lines, poll.Until(ctx, 50*time.Millisecond, 10*time.Second, look)
+}
+
+func (p *Process) session(ctx context.Context) ([]*process.Process, error) {
+	all, err := process.ProcessesWithContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	return slices.DeleteFunc(all, func(o *process.Process) bool {
+		// One that has ended has no session, or waits to be collected.
+		if sid, err := unix.Getsid(int(o.Pid)); err != nil || sid != p.Pid() {
+			return true
+		}
+		status, err := o.StatusWithContext(ctx)
+		return err != nil || slices.Contains(status, process.Zombie)
+	}), nil
+}
