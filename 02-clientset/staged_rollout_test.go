@@ -349,7 +349,7 @@ func TestRolloutDeadline(t *testing.T) {
 	r := newRolloutTest(t, 2, nil)
 	r.quota("pods", 2)
 	before, _ := r.all()
-	result := r.run(1, "stage 1 of 1: not available within 2s: web-1: 0 of 1 updated", "-image", rolloutNew, "-stages", "100%", "-timeout", "2s")
+	result := r.run(1, "stage 1 of 1: not available within 6s: web-1: 0 of 1 updated", "-image", rolloutNew, "-stages", "100%", "-timeout", "6s")
 	if !strings.Contains(result.Stderr, "exceeded quota: full") || !strings.Contains(result.Stderr, "2 Deployments are back") {
 		t.Errorf("the reason is not in\n%s", result.Stderr)
 	}

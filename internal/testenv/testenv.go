@@ -286,6 +286,21 @@ func (s *suite) ownDefinitions() error {
 	return s.definitionsErr
 }
 
+// WhileNobodyDefines waits as OwnDefinitions does, but only until the test ends:
+// for a test that disturbs discovery in the whole cluster.
+func (e *Env) WhileNobodyDefines() {
+	e.t.Helper()
+	lock := flock.New(e.suite.ws.Path("definitions.lock"))
+	if _, err := lock.TryLockContext(e.suite.ctx, 100*time.Millisecond); err != nil {
+		e.t.Fatalf("waiting until no package tests with definitions: %v", err)
+	}
+	e.t.Cleanup(func() {
+		if err := lock.Unlock(); err != nil {
+			e.t.Errorf("unlocking %s: %v", lock.Path(), err)
+		}
+	})
+}
+
 // Context ends when the test run is interrupted.
 func (e *Env) Context() context.Context { return e.suite.ctx }
 
