@@ -24,7 +24,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench clean build
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -44,6 +44,7 @@ help:
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
+##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
@@ -63,6 +64,9 @@ generate:
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
+
+chaos: build
+	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
 
 clean: down
 	@scripts/docker/engine.sh stop

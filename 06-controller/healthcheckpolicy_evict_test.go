@@ -29,6 +29,19 @@ func (w *ward) evicted() []faultproxy.Request {
 	return slices.DeleteFunc(w.requests(evictions), func(r faultproxy.Request) bool { return r.Code != 201 })
 }
 
+// expectEvicted waits until so many were accepted, and returns them.
+func (w *ward) expectEvicted(n int) []faultproxy.Request {
+	w.t.Helper()
+	var all []faultproxy.Request
+	w.Eventually(time.Minute, func(context.Context) error {
+		if all = w.evicted(); len(all) != n {
+			return fmt.Errorf("%d evictions, want %d", len(all), n)
+		}
+		return nil
+	})
+	return all
+}
+
 // alive waits until exactly these pods are left that are not being deleted.
 func (w *ward) alive(names ...string) {
 	w.t.Helper()
@@ -150,10 +163,7 @@ func TestKillKeepsTheInterval(t *testing.T) {
 	w.restart()
 	w.alive()
 	w.expect("example", counted(0, 0), done)
-	all := w.evicted()
-	if len(all) != 3 {
-		t.Fatalf("%d evictions, want 3", len(all))
-	}
+	all := w.expectEvicted(3)
 	for i, r := range all[1:] {
 		if gap := r.Started.Sub(all[i].Started); gap < interval*time.Second {
 			t.Errorf("evicted again after %s, want %d s", gap, interval)
@@ -174,7 +184,7 @@ func TestKillAfterTheClockWasSetBack(t *testing.T) {
 	begun := time.Now()
 	w.start()
 	w.alive()
-	if took := w.evicted()[0].Started.Sub(begun); took < 3*time.Second {
+	if took := w.expectEvicted(1)[0].Started.Sub(begun); took < 3*time.Second {
 		t.Errorf("evicted after %s, want an interval of 3 s", took)
 	}
 }
@@ -214,9 +224,7 @@ func TestKillRespectsBudgets(t *testing.T) {
 	if diff := cmp.Diff([]string(nil), w.writes()[before:], cmp.Transformer("", func(s []string) string { return strings.Join(s, "\n") })); diff != "" {
 		t.Errorf("writes after a restart:\n%s", diff)
 	}
-	if n := len(w.evicted()); n != 1 {
-		t.Errorf("%d evictions in the hour, want 1", n)
-	}
+	w.expectEvicted(1)
 
 	// The budget goes, and so does the next pod once the hour is over.
 	if err := w.Client.PolicyV1().PodDisruptionBudgets(w.Namespace).Delete(w.Context(), "budget", metav1.DeleteOptions{}); err != nil {

@@ -198,8 +198,9 @@ func TestStopsWell(t *testing.T) {
 	t.Run("before the caches are filled", func(t *testing.T) {
 		t.Parallel()
 		w := openWard(t)
-		w.inject(faultproxy.Rule{Match: faultproxy.Match{Resource: "healthcheckpolicies"}, Fault: faultproxy.Stall, Times: -1})
+		stalled := w.inject(faultproxy.Rule{Match: faultproxy.Match{Resource: "healthcheckpolicies"}, Fault: faultproxy.Stall, Times: -1})
 		w.launch()
+		w.struck(stalled, 1)
 		if code, _ := w.get("/readyz"); code != http.StatusServiceUnavailable {
 			t.Errorf("/readyz answers %d before the caches are filled", code)
 		}

@@ -451,15 +451,22 @@ func hasCondition(p *v1alpha1.HealthCheckPolicy, kind string, status metav1.Cond
 	return nil
 }
 
-// writes are the controller's own writes so far, without Events.
+// writes are the controller's own writes so far, without Events. It waits for the answers.
 func (w *ward) writes() []string {
 	w.t.Helper()
 	var lines []string
-	for _, r := range w.proxy.Requests(faultproxy.Writes) {
-		if r.Resource != "events" {
-			lines = append(lines, r.String())
+	w.Eventually(time.Minute, func(context.Context) error {
+		lines = nil
+		for _, r := range w.proxy.Requests(faultproxy.Writes) {
+			if r.Resource == "events" {
+				continue
+			}
+			if lines = append(lines, r.String()); r.Took == 0 {
+				return fmt.Errorf("no answer yet: %s", r)
+			}
 		}
-	}
+		return nil
+	})
 	return lines
 }
 

@@ -206,12 +206,13 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 // because of this policy. Without this, a pass on an old cache would repeat what
 // the last one has done.
 func (c *Controller) caughtUp(p *pass) bool {
-	m := p.memory
-	if m.policyWrite != "" && !reached(p.policy.ResourceVersion, m.policyWrite) {
-		return false
-	}
-	cached := c.pods.LastStoreSyncResourceVersion()
-	return m.podWrite == "" || cached == "" || reached(cached, m.podWrite)
+	cached, written := c.pods.LastStoreSyncResourceVersion(), p.memory.podWrite
+	return p.sawOwnWrite() && (written == "" || cached == "" || reached(cached, written))
+}
+
+// sawOwnWrite reports whether the policy is at least as new as this process's last write to it.
+func (p *pass) sawOwnWrite() bool {
+	return p.memory.policyWrite == "" || reached(p.policy.ResourceVersion, p.memory.policyWrite)
 }
 
 // judge finds the pods that the policy is about, and what has to change on them.

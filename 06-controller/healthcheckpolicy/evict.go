@@ -133,13 +133,15 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
 
 	err = c.postEviction(ctx, live)
+	p.now = c.clock.Now() // all that may have taken its time
 	switch answer := answerOf(err); answer {
 	case accepted:
-		p.memory.evicted[cached.UID] = true
+		p.memory.evicted[cached.UID], p.memory.agreed = true, p.now
 		c.loop.Wrote(p.key, "eviction", "pod "+cached.Name+" lacks a probe")
 		c.event(p, cached, "Evicted", "Evict", "The pod lacks "+markText(cached, required(policy.Spec.RequiredProbes)))
 		return true
 	case unclear: // perhaps it was done: the time counts
+		p.memory.agreed = p.now
 		p.errs = append(p.errs, err)
 		return false
 	case podGone: // or it has changed
@@ -187,6 +189,14 @@ func (m *memory) brake(policy *v1alpha1.HealthCheckPolicy, now time.Time) time.D
 			m.future, m.futureSeen = last, now
 		}
 		last = m.futureSeen
+	}
+	// The status was written before the eviction was sent, which the server may
+	// have carried out much later.
+	if m.agreed.After(now) {
+		m.agreed = now // here, too, the clock was set back
+	}
+	if m.agreed.After(last) {
+		last = m.agreed
 	}
 	return max(0, last.Add(interval(policy)).Sub(now))
 }

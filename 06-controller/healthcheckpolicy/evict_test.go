@@ -71,6 +71,21 @@ func TestBrakeAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
+// The interval begins when the eviction was carried out, if that was later than the status says.
+func TestBrakeAfterASlowEviction(t *testing.T) {
+	m := &memory{agreed: noon.Add(20 * time.Second)}
+	policy := killer(noon, 30)
+	if got := m.brake(policy, noon.Add(25*time.Second)); got != 25*time.Second {
+		t.Errorf("waits %s, want 25s, so that there are 30s between the evictions", got)
+	}
+	if got := m.brake(policy, noon.Add(-time.Hour)); got != 30*time.Second {
+		t.Errorf("the clock was set back: waits %s, want 30s", got)
+	}
+	if got := m.brake(policy, noon.Add(-time.Hour+30*time.Second)); got != 0 {
+		t.Errorf("the clock was set back 30 s ago: waits %s", got)
+	}
+}
+
 // The API server has said no, so no eviction has taken place at that time.
 func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
 	m := &memory{unused: noon}

@@ -142,11 +142,18 @@ func (c *Controller) wrotePolicy(p *pass, policy *v1alpha1.HealthCheckPolicy, wh
 // reached this process's last write. After a restart, and after a write that got
 // no answer, nobody knows which write was the last one: then the API server is asked.
 func (c *Controller) leave(ctx context.Context, p *pass) {
+	if !p.sawOwnWrite() {
+		p.lookAgain(p.now.Add(firstWait)) // the event of that write will come sooner
+		return
+	}
 	held := slices.Contains(p.policy.Finalizers, v1alpha1.TakeBackFinalizer)
 	known := p.memory.podWrite != "" && !p.memory.unsure
 	var marked []*pod
 	var err error
 	switch {
+	case held && p.memory.policyWrite != "" && !reached(p.policy.ResourceVersion, p.memory.policyWrite):
+		p.lookAgain(p.now.Add(firstWait)) // perhaps the finalizer is gone already; the event of that write will come sooner
+		return
 	case held && !known:
 		marked, err = c.markedLive(ctx, p)
 	case known && !reached(c.pods.LastStoreSyncResourceVersion(), p.memory.podWrite):
@@ -208,6 +215,7 @@ func (c *Controller) gone(ctx context.Context, key cache.ObjectName) error {
 	if m == nil {
 		return nil
 	}
+	m.policyWrite = "" // there will be no event of that write
 	p := &pass{key: key, policy: &v1alpha1.HealthCheckPolicy{}, memory: m, now: c.clock.Now()}
 	c.loop.Phase(key, "leave")
 	c.leave(ctx, p)

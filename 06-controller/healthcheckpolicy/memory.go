@@ -25,6 +25,7 @@ type memory struct {
 	obstacles map[types.UID]obstacle // by pod
 	evicted   map[types.UID]bool     // pods that the API server has agreed to evict, though the cache still shows them alive
 
+	agreed     time.Time // when the API server has last agreed to an eviction, or may have
 	future     time.Time // a lastEvictionTime that lies in the future ...
 	futureSeen time.Time // ... and when this process first saw it
 	unused     time.Time // a lastEvictionTime whose eviction the API server has refused

@@ -149,7 +149,12 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	c.created = before.State == Absent
-	return c.reportSkew(out)
+	if note, err := c.skew(); err != nil {
+		fmt.Fprintf(out, "Note: version skew was not checked: %v\n", err)
+	} else if note != "" {
+		fmt.Fprintln(out, note)
+	}
+	return nil
 }
 
 // Created reports whether Up has made the cluster, so that whoever called Up
@@ -189,15 +194,16 @@ func (c *Cluster) ExportLogs(ctx context.Context, dir string) error {
 }
 
 // Environ returns the environment in which programs and kubectl reach the
-// cluster and write nothing to ~/.kube.
+// cluster, read no preferences from ~/.kube and write nothing to it.
 func (c *Cluster) Environ() []string { return environ(c.ws, c.p) }
 
 func environ(ws workspace.Workspace, p provider) []string {
-	env := workspace.Without(workspace.Environ(), "CLUSTER", "KUBECONFIG", "KUBECACHEDIR", "PATH")
+	env := workspace.Without(workspace.Environ(), "CLUSTER", "KUBECONFIG", "KUBECACHEDIR", "KUBERC", "PATH")
 	return append(env,
 		"CLUSTER="+p.name(),
 		"KUBECONFIG="+p.kubeconfig(),
 		"KUBECACHEDIR="+filepath.Join(filepath.Dir(p.kubeconfig()), "kubectl-cache"),
+		"KUBERC=off",
 		"PATH="+ws.Bin("")+string(filepath.ListSeparator)+os.Getenv("PATH"),
 	)
 }

@@ -466,6 +466,7 @@ func TestLockWaits(t *testing.T) {
 func TestEnviron(t *testing.T) {
 	ws := clone(t)
 	t.Setenv("KUBECONFIG", "/somewhere/else")
+	t.Setenv("KUBERC", "/somewhere/else")
 	p := &kwok{ws: ws}
 	env := map[string][]string{}
 	for _, kv := range environ(ws, p) {
@@ -480,6 +481,9 @@ func TestEnviron(t *testing.T) {
 	}
 	if got := env["KUBECACHEDIR"]; len(got) != 1 || !strings.HasPrefix(got[0], ws.Root) {
 		t.Errorf("KUBECACHEDIR = %v is outside the clone", got)
+	}
+	if got := env["KUBERC"]; len(got) != 1 || got[0] != "off" {
+		t.Errorf("KUBERC = %v: kubectl reads its owner's preferences", got)
 	}
 }
 

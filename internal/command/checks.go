@@ -46,6 +46,20 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }))
 }
 
+// chaos plays every fault to the controllers of step 06, on a cluster of its own:
+// for so many seeds, or for one that is given.
+func chaos(ctx context.Context, ws workspace.Workspace, args []string) error {
+	flags := []string{"-seeds", args[0]}
+	if seed := strings.Join(args[1:], ""); seed != "" {
+		flags = []string{"-seed", seed}
+	}
+	program := ws.Path("chaos", "chaos")
+	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./06-controller/chaos"); err != nil {
+		return err
+	}
+	return execute(ctx, ws, workspace.Environ(), program, flags...)
+}
+
 func listTests(ctx context.Context, ws workspace.Workspace, pattern string) ([]testrun.Package, error) {
 	done := progress.Start(os.Stdout, "Compiling the tests")
 	packages, err := testrun.List(ctx, ws.Root, pattern)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -32,6 +32,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"node-image": nodeImage,
 	"test":       test,
 	"test-unit":  testUnit,
+	"chaos":      chaos,
 	"bench":      bench,
 	"lint":       lint,
 	"verify":     verify,
@@ -59,30 +60,22 @@ func choose(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, erro
 	return c, nil
 }
 
-// chooseUp returns that cluster when it is up.
+// chooseUp returns that cluster when it is up. It says first what this machine
+// lacks, before the cluster or a lesson stumbles over it.
 func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
 	c, err := choose(ctx, ws)
 	if err != nil {
 		return nil, err
 	}
-	return c, c.Up(ctx, os.Stdout)
-}
-
-// requireTools says what is missing before a lesson stumbles over it.
-func requireTools(ctx context.Context, ws workspace.Workspace) error {
-	var report strings.Builder
-	if err := doctor.Report(&report, doctor.Tools(ctx, ws)); err != nil {
-		return fmt.Errorf("%w\n%s", err, report.String())
+	if err := doctor.RequireTools(ctx, ws); err != nil {
+		return nil, err
 	}
-	return nil
+	return c, c.Up(ctx, os.Stdout)
 }
 
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
 func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) (err error) {
-	if err := requireTools(ctx, ws); err != nil {
-		return err
-	}
 	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
@@ -176,18 +169,23 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	sh := os.Getenv("SHELL")
-	if sh == "" {
-		sh = "bash"
-	}
-	path, err := exec.LookPath(sh)
+	path, err := exec.LookPath(lessonShell(os.Getenv("SHELL")))
 	if err != nil {
 		return fmt.Errorf("SHELL: %w", err)
 	}
 	fmt.Printf("kubectl and KUBECONFIG are those of the %s cluster; exit or Ctrl-D to leave (the cluster stays, make down removes it)\n", c.Name())
 	// The shell takes this process's place, and with it the terminal and its signals.
 	// Lessons write to TMPDIR, which many systems leave unset.
-	return syscall.Exec(path, []string{sh}, append(c.Environ(), "TMPDIR="+os.TempDir()))
+	return syscall.Exec(path, []string{path}, append(c.Environ(), "TMPDIR="+os.TempDir()))
+}
+
+// lessonShell returns the reader's own shell if lessons work in it, else bash.
+func lessonShell(own string) string {
+	switch filepath.Base(own) {
+	case "bash", "zsh":
+		return own
+	}
+	return "bash"
 }
 
 func examine(ctx context.Context, ws workspace.Workspace, _ []string) error {

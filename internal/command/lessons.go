@@ -40,9 +40,6 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, updat
 	if err != nil {
 		return err
 	}
-	if err := requireTools(ctx, ws); err != nil {
-		return err
-	}
 	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err

@@ -67,6 +67,7 @@ func Create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDef
 
 func create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) error {
 	t.Helper()
+	e.OwnDefinitions()
 	client := Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	old, err := client.Get(e.Context(), crd.Name, metav1.GetOptions{})
 	switch {

@@ -2,12 +2,14 @@ package crdtest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -140,6 +142,44 @@ func TestReplacesAndRemovesOurs(t *testing.T) {
 	}
 	if exists(t, e, crd.Name) != nil {
 		t.Error("it is still there after the end of the test")
+	}
+}
+
+// Two packages with definitions take turns, whoever starts them.
+func TestPackagesTakeTurns(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("CRDTEST_TURN") != "" {
+		e := testenv.New(t)
+		fmt.Println("asked")
+		e.OwnDefinitions()
+		fmt.Println("got it")
+		return
+	}
+	e := testenv.New(t)
+	e.OwnDefinitions()
+	e.OwnDefinitions() // has them already
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := e.Start(testenv.Command{Path: binary, Args: []string{"-test.run=^TestPackagesTakeTurns$"}, Env: []string{"CRDTEST_TURN=1"}})
+	e.Eventually(time.Minute, func(context.Context) error {
+		if !strings.Contains(p.Stdout(), "asked") {
+			return errors.New("the other package has not come to its turn")
+		}
+		return nil
+	})
+	// It tries ten times a second.
+	select {
+	case <-p.Done():
+		t.Error("it has ended")
+	case <-time.After(time.Second):
+	}
+	if err := p.Signal(os.Interrupt); err != nil { // it cleans up
+		t.Error(err)
+	}
+	if r := p.Wait(); strings.Contains(r.Stdout, "got it") || !strings.Contains(r.Stdout, "waiting until another package has tested") {
+		t.Errorf("two packages have the definitions:\n%s", r.Stdout)
 	}
 }
 

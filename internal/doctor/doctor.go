@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -33,19 +35,35 @@ func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
 	return append(Tools(ctx, ws), disk(ws), memory(), clusterKind(ctx, ws))
 }
 
+// tools are the programs that lessons and tests call, each with the oldest
+// version that has what they need.
+var tools = []struct{ name, why, oldest, because string }{
+	{"bash", "scripts and lessons run in it", "4.4", "in older ones an empty array ends a script"},
+	{"make", "it is how everything is started", "3.81", "the Makefile is not written for older ones"},
+	{"git", "it fetches the workshop", "", ""},
+	{"curl", "step 01 speaks HTTP with it", "7.76", "older ones have no --fail-with-body"},
+	{"jq", "step 01 reads JSON with it", "1.6", "older ones are not tried"},
+}
+
 // Tools checks for the programs that lessons and tests call.
 func Tools(ctx context.Context, ws workspace.Workspace) []Finding {
 	findings := []Finding{goVersion(ctx, ws)}
-	for _, tool := range []struct{ name, why string }{
-		{"bash", "scripts and lessons run in it"},
-		{"make", "it is how everything is started"},
-		{"git", "it fetches the workshop"},
-		{"curl", "step 01 speaks HTTP with it"},
-		{"jq", "step 01 reads JSON with it"},
-	} {
-		findings = append(findings, onPath(tool.name, tool.why))
+	for _, t := range tools {
+		findings = append(findings, tool(ctx, t.name, t.why, t.oldest, t.because))
 	}
 	return findings
+}
+
+// RequireTools says what is missing or too old before a command stumbles over
+// it: one line for each tool, with the way out.
+func RequireTools(ctx context.Context, ws workspace.Workspace) error {
+	var errs []error
+	for _, f := range Tools(ctx, ws) {
+		if f.Fatal {
+			errs = append(errs, fmt.Errorf("%s: %s; %s", f.Check, f.Detail, f.Fix))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Report prints the findings and returns an error if one of them is fatal.
@@ -77,8 +95,8 @@ func goVersion(ctx context.Context, ws workspace.Workspace) Finding {
 	if err != nil {
 		return Finding{Check: "go", Detail: err.Error(), Fix: "restore go.mod: git checkout go.mod", Fatal: true}
 	}
-	output, err := exec.CommandContext(ctx, "go", "version").Output()
-	m := goToken.FindStringSubmatch(string(output))
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"version"}})
+	m := goToken.FindStringSubmatch(output)
 	if err != nil || m == nil {
 		f.Detail, f.Fatal = "no working go on PATH", true
 	} else {
@@ -91,13 +109,38 @@ func goVersion(ctx context.Context, ws workspace.Workspace) Finding {
 	return f
 }
 
-func onPath(name, why string) Finding {
+// version finds the version in the first line of what a tool says about itself:
+// "GNU bash, version 5.2.15(1)-release", "curl 7.88.1 (...)", "jq-1.7.1".
+var version = regexp.MustCompile(`\d+\.\d+(?:\.\d+)?`)
+
+func tool(ctx context.Context, name, why, oldest, because string) Finding {
+	f := Finding{Check: name}
+	install := fmt.Sprintf("install a newer one first on PATH: apt-get install %s, brew install %s, or your system's way", name, name)
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return Finding{Check: name, Detail: "not on PATH; " + why, Fatal: true,
-			Fix: fmt.Sprintf("apt-get install %s, brew install %s, or your system's way", name, name)}
+		f.Detail, f.Fix, f.Fatal = "not on PATH; "+why, strings.Replace(install, "a newer one first on PATH", "it", 1), true
+		return f
 	}
-	return Finding{Check: name, Detail: path}
+	f.Detail = path
+	if oldest == "" {
+		return f
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	output, err := proc.Output(ctx, proc.Cmd{Path: path, Args: []string{"--version"}})
+	line, _, _ := strings.Cut(output, "\n")
+	found := version.FindString(line)
+	switch {
+	case err != nil:
+		f.Detail, f.Fix, f.Fatal = err.Error(), install, true
+	case found == "": // a version of its own making is no reason to stop
+		f.Detail, f.Fix = fmt.Sprintf("%s does not tell its version", path), "make sure that it is "+oldest+" or newer"
+	case semver.Compare("v"+found, "v"+oldest) < 0:
+		f.Detail, f.Fix, f.Fatal = fmt.Sprintf("%s is version %s, at least %s needed: %s", path, found, oldest, because), install, true
+	default:
+		f.Detail = fmt.Sprintf("%s, version %s", path, found)
+	}
+	return f
 }
 
 // What the first build and one cluster took when measured: 3.2 GB of build

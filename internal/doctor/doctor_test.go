@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -34,10 +36,82 @@ func TestGoVersion(t *testing.T) {
 	}
 }
 
-func TestMissingTool(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	if f := onPath("jq", "reason"); !f.Fatal || !strings.Contains(f.Fix, "install jq") {
+// fake puts tools on PATH, and nothing else, that say this about themselves.
+func fake(t *testing.T, says map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range says {
+		script := "#!/bin/sh\nprintf '%s\\n' '" + text + "'\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+}
+
+// What the tools of real systems print first.
+var (
+	macOS = map[string]string{"go": "go version go1.999.0 darwin/arm64", "git": "git version 2.39.5", "jq": "jq-1.7.1-apple",
+		"make": "GNU Make 3.81", "bash": "GNU bash, version 3.2.57(1)-release (arm64-apple-darwin24)", "curl": "curl 8.7.1 (x86_64-apple-darwin24.0) libcurl/8.7.1"}
+	ubuntu2204 = map[string]string{"go": "go version go1.999.0 linux/amd64", "git": "git version 2.34.1", "jq": "jq-1.6",
+		"make": "GNU Make 4.3", "bash": "GNU bash, version 5.1.16(1)-release (x86_64-pc-linux-gnu)", "curl": "curl 7.81.0 (x86_64-pc-linux-gnu) libcurl/7.81.0"}
+	old = map[string]string{"go": "go version go1.19 linux/amd64", "git": "git version 1.8.3.1", "jq": "jq version 1.5",
+		"make": "GNU Make 3.80", "bash": "GNU bash, version 4.3.0(1)-release", "curl": "curl 7.29.0 (x86_64-redhat-linux-gnu) libcurl/7.29.0"}
+)
+
+func TestToolsOf(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		says map[string]string
+		bad  []string
+	}{
+		{"macOS", macOS, []string{"bash"}},
+		{"Ubuntu 22.04", ubuntu2204, nil},
+		{"an old system", old, []string{"go", "bash", "make", "curl", "jq"}},
+		{"an empty one", nil, []string{"go", "bash", "make", "git", "curl", "jq"}},
+		{"one with versions of its own", map[string]string{"go": "go version go1.999.0", "git": "x", "jq": "jq-master", "make": "x", "bash": "x", "curl": "x"}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fake(t, tc.says)
+			err := RequireTools(context.Background(), clone(t, "1.26.0"))
+			var got []string
+			if err != nil {
+				for _, line := range strings.Split(err.Error(), "\n") {
+					name, rest, _ := strings.Cut(line, ": ")
+					got = append(got, name)
+					if !strings.Contains(rest, "; install ") {
+						t.Errorf("no way out in %q", line)
+					}
+				}
+			}
+			if diff := cmp.Diff(tc.bad, got); diff != "" {
+				t.Errorf("tools that are missing or too old (-want +got):\n%s\n%v", diff, err)
+			}
+		})
+	}
+}
+
+func TestToolThatFails(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "jq"), []byte("#!/bin/sh\necho broken >&2; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if f := tool(context.Background(), "jq", "why", "1.6", "because"); !f.Fatal || !strings.Contains(f.Detail, "broken") || f.Fix == "" {
 		t.Errorf("%+v", f)
+	}
+}
+
+func TestClusterIsTheOneAskedFor(t *testing.T) {
+	ws := clone(t, "1.26.0")
+	t.Setenv("CLUSTER", "existing")
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	if f := clusterKind(context.Background(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
+		t.Errorf("with CLUSTER=existing: %+v", f)
+	}
+	t.Setenv("CLUSTER", "nope")
+	if f := clusterKind(context.Background(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
+		t.Errorf("with a CLUSTER that there is not: %+v", f)
 	}
 }
 

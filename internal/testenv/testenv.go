@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofrs/flock"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,10 @@ type suite struct {
 	down func(context.Context) error
 	// goneWithin is how long a test's namespace may take to go.
 	goneWithin time.Duration
+
+	definitions     sync.Once
+	definitionsErr  error
+	definitionsLock *flock.Flock
 
 	mu         sync.Mutex
 	programs   map[string]*program
@@ -259,6 +264,28 @@ func testFunction() uintptr {
 	}
 }
 
+// OwnDefinitions waits until no other package tests with the definitions of the
+// lessons, and keeps them for this package until its tests end. Definitions are
+// cluster-wide; `make test` runs such packages one after the other, and
+// `go test ./...` does not.
+func (e *Env) OwnDefinitions() {
+	e.t.Helper()
+	if err := e.suite.ownDefinitions(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (s *suite) ownDefinitions() error {
+	s.definitions.Do(func() {
+		// Released when this process ends.
+		s.definitionsLock = flock.New(s.ws.Path("definitions.lock"))
+		if _, err := s.definitionsLock.TryLockContext(s.ctx, 100*time.Millisecond); err != nil {
+			s.definitionsErr = fmt.Errorf("waiting until another package has tested with the lessons' definitions: %w", err)
+		}
+	})
+	return s.definitionsErr
+}
+
 // Context ends when the test run is interrupted.
 func (e *Env) Context() context.Context { return e.suite.ctx }
 
@@ -308,6 +335,15 @@ func README(t *testing.T) {
 	step, err := s.ws.Step(filepath.Base(dir))
 	if err != nil {
 		t.Fatal(err)
+	}
+	owned, err := lesson.Owns(step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(owned) > 0 {
+		if err := s.ownDefinitions(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false)
 	if err != nil {

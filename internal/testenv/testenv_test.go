@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -90,6 +93,30 @@ func TestCleanUpDecidesTheExitCode(t *testing.T) {
 		if got := exitCode(tc.tests, s.finish(), &out); got != tc.want || !strings.HasSuffix(out.String(), tc.message) || tc.message == "" && out.Len() > 0 {
 			t.Errorf("tests ended with %d, Down with %v: exit code %d, want %d; printed %q", tc.tests, tc.down, got, tc.want, out.String())
 		}
+	}
+}
+
+// The namespace controller says in conditions what holds a namespace up.
+func TestGoneSaysWhatIsLeft(t *testing.T) {
+	now := metav1.Now()
+	const left = "Some content in the namespace has finalizers remaining: example.org/kept in 1 resource instances"
+	s := &suite{client: fake.NewClientset(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "held", DeletionTimestamp: &now, Finalizers: []string{"kubernetes"}}, Status: corev1.NamespaceStatus{Conditions: []corev1.NamespaceCondition{
+			{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionFalse, Message: "All resources successfully discovered"},
+			{Type: corev1.NamespaceFinalizersRemaining, Status: corev1.ConditionTrue, Message: left},
+		}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "forgotten"}},
+	)}
+	for name, want := range map[string]string{
+		"held":      "namespace held of a test is still there: it is being deleted; " + left,
+		"forgotten": "namespace forgotten of a test is still there: nobody has deleted it",
+	} {
+		if err := s.gone(t.Context(), name); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	if err := s.gone(t.Context(), "none"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -43,7 +44,8 @@ func List(ctx context.Context, dir, pattern string) ([]Package, error) {
 	var output bytes.Buffer
 	// -export compiles. Otherwise two lanes that start with an empty build cache
 	// would both compile all of client-go. What does not compile go test will report.
-	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Args: []string{"list", "-e", "-export", "-deps", "-test",
+	// The grace is for go to remove its temporary folder.
+	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Grace: 10 * time.Second, Args: []string{"list", "-e", "-export", "-deps", "-test",
 		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles", pattern}})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)
@@ -124,24 +126,25 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 const parallel = 6
 
 // Lanes sorts packages into lanes for Run. Packages with definitions take turns
-// in one lane; the others take turns beside them.
+// in one lane; beside them run two of the others at a time.
 func Lanes(packages []Package) [][]string {
-	var lanes [2][]string
+	var shared, definitions []string
 	for _, p := range packages {
-		lane := &lanes[0]
 		if p.Definitions {
-			lane = &lanes[1]
-		}
-		*lane = append(*lane, p.ImportPath)
-	}
-	var args [][]string
-	for _, lane := range lanes {
-		if len(lane) > 0 {
-			// Vet is part of make lint, and the symbol table of no use: stack traces do
-			// without. -count=1: the cluster is an input that Go cannot see.
-			flags := []string{"-p=1", fmt.Sprintf("-parallel=%d", parallel), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
-			args = append(args, append(flags, lane...))
+			definitions = append(definitions, p.ImportPath)
+		} else {
+			shared = append(shared, p.ImportPath)
 		}
 	}
-	return args
+	// Vet is part of make lint, and the symbol table of no use: stack traces do
+	// without. -count=1: the cluster is an input that Go cannot see.
+	flags := []string{fmt.Sprintf("-parallel=%d", parallel), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+	var lanes [][]string
+	if len(shared) > 0 {
+		lanes = append(lanes, slices.Concat(flags, []string{"-p=2"}, shared))
+	}
+	if len(definitions) > 0 {
+		lanes = append(lanes, slices.Concat(flags, []string{"-p=1"}, definitions))
+	}
+	return lanes
 }

@@ -102,7 +102,7 @@ type event struct {
 type test struct {
 	pkg, name string
 	begun     time.Time
-	paused    bool // waits for its turn among parallel tests
+	idle      bool // waits for its turn among parallel tests, or has just ended
 	output    proc.Buffer
 }
 
@@ -197,7 +197,7 @@ func (d *display) now() string {
 	byPackage := map[string][]*test{}
 	for _, t := range d.running {
 		tests := byPackage[t.pkg]
-		if t.name != "" && !t.paused && !strings.Contains(t.name, "/") {
+		if t.name != "" && !t.idle && !strings.Contains(t.name, "/") {
 			tests = append(tests, t)
 		}
 		byPackage[t.pkg] = tests
@@ -283,10 +283,13 @@ func (d *display) handle(e event) {
 			fmt.Fprint(d.out, e.Output)
 		}
 	case "pause":
-		t.paused = true
+		t.idle = true
 	case "cont":
-		t.paused, t.begun = false, time.Now()
+		t.idle, t.begun = false, time.Now()
 	case "output":
+		if strings.HasPrefix(e.Output, "--- ") {
+			t.idle = true // its last event comes with the next test's
+		}
 		if !strings.HasPrefix(e.Output, "=== ") {
 			_, _ = t.output.Write([]byte(e.Output)) // never fails
 		}

@@ -205,6 +205,8 @@ func played(t *testing.T, tty bool) (*display, *strings.Builder) {
 		{Action: "pause", Package: "m/one", Test: "TestWaits"},
 		{Action: "run", Package: "m/one", Test: "TestEnded"},
 		{Action: "pass", Package: "m/one", Test: "TestEnded", Elapsed: 2},
+		{Action: "run", Package: "m/one", Test: "TestHasJustEnded"},
+		{Action: "output", Package: "m/one", Test: "TestHasJustEnded", Output: "--- PASS: TestHasJustEnded (0.00s)\n"},
 		{Action: "start", Package: "m/two"},
 	} {
 		d.handle(e)

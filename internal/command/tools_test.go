@@ -1,0 +1,39 @@
+package command
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Whatever comes first, it says that a tool is too old, and nothing else happens.
+func TestFirstCommandNamesTheOldTool(t *testing.T) {
+	dir := t.TempDir()
+	curl := "#!/bin/sh\necho 'curl 7.29.0 (x86_64-redhat-linux-gnu) libcurl/7.29.0'\n"
+	if err := os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	t.Setenv("CLUSTER", "existing")
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	for _, args := range [][]string{{"up"}, {"shell"}, {"tour"}, {"step", "1"}, {"readme", "1"}, {"test", "1"}} {
+		err := Run(context.Background(), args)
+		if err == nil || !strings.HasPrefix(err.Error(), "curl: ") || !strings.Contains(err.Error(), "7.76") ||
+			!strings.Contains(err.Error(), "install") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: error %v, want one line about curl", args, err)
+		}
+	}
+}
+
+func TestLessonShell(t *testing.T) {
+	for own, want := range map[string]string{
+		"/usr/bin/zsh": "/usr/bin/zsh", "/opt/homebrew/bin/bash": "/opt/homebrew/bin/bash",
+		"/usr/bin/fish": "bash", "/bin/sh": "bash", "": "bash",
+	} {
+		if got := lessonShell(own); got != want {
+			t.Errorf("lessonShell(%q) = %q, want %q", own, got, want)
+		}
+	}
+}
