@@ -25,35 +25,57 @@ import (
 var bugs = []struct {
 	name  string
 	check func(s *suspect) error
-	says  string                // what the check finds in a program with this bug
-	back  testenv.ProgramOption // puts the bug back into the solution
+	says  string // what the check finds in a program with this bug
 }{
-	{"a tombstone ends it", survivesATombstone, "panic",
-		testenv.Replace("main.go", `			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
-				c.queue.Add(key)
+	{"a tombstone ends it", survivesATombstone, "panic"},
+	{"it does not watch what it depends on", replacesADeployment, "nobody has replaced"},
+	{"it does not stop", stops, "still runs"},
+	{"it repeats a failure at once", isPatient, "tries"},
+	{"it changes what is in the cache", leavesTheCacheAlone, "panic: cache"},
+	{"it writes when nothing has changed", writesOnlyChanges, "writes of Deployments"},
+	{"it writes the status to the wrong place", reports, "status"},
+	{"it acts on stale data", createsOne, "Deployments"},
+}
+
+// withABug builds the solution so that the environment variable BUG names a bug
+// that it then has again. It is built once for all bugs.
+var withABug = []testenv.ProgramOption{
+	testenv.AddFile("bug.go", `package main
+
+import "os"
+
+func has(bug string) bool { return os.Getenv("BUG") == bug }
+`),
+	testenv.Replace("main.go", "			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {", `			if has("a tombstone ends it") {
+				_ = obj.(*v1alpha1.Icecream)
 			}
-`, "c.queue.Add(cache.MetaObjectToName(obj.(*v1alpha1.Icecream)))\n")},
-	{"it does not watch what it depends on", replacesADeployment, "nobody has replaced",
-		testenv.Replace("main.go", `	if _, err := deployments.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.deploymentChanged,
-		UpdateFunc: func(_, obj any) { c.deploymentChanged(obj) },
-		DeleteFunc: c.deploymentChanged,
-	}); err != nil {
-		return fmt.Errorf("adding a handler: %w", err)
+			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {`),
+	testenv.Replace("main.go", "if _, err := deployments.AddEventHandler(", `if has("it does not watch what it depends on") {
+	} else if _, err := deployments.AddEventHandler(`),
+	testenv.Replace("main.go", "	c.queue.ShutDown()\n", `	if !has("it does not stop") {
+		c.queue.ShutDown()
 	}
-`, "")},
-	{"it does not stop", stops, "still runs",
-		testenv.Replace("main.go", "	c.queue.ShutDown()\n", "")},
-	{"it repeats a failure at once", isPatient, "tries",
-		testenv.Replace("main.go", "c.queue.AddRateLimited(key)", "c.queue.Add(key)")},
-	{"it changes what is in the cache", leavesTheCacheAlone, "panic: cache",
-		testenv.Replace("main.go", "ice := cached.DeepCopy()", "ice := cached")},
-	{"it writes when nothing has changed", writesOnlyChanges, "writes of Deployments",
-		testenv.Replace("main.go", "if *d.Spec.Replicas != *ice.Spec.Replicas {", "if true {")},
-	{"it writes the status to the wrong place", reports, "status",
-		testenv.Replace("main.go", ".UpdateStatus(ctx", ".Update(ctx")},
-	{"it acts on stale data", createsOne, "Deployments",
-		testenv.Replace("main.go", "Name:            ice.Spec.DeploymentName,", `GenerateName: ice.Spec.DeploymentName + "-",`)},
+`),
+	testenv.Replace("main.go", "		c.queue.AddRateLimited(key)\n", `		if has("it repeats a failure at once") {
+			c.queue.Add(key)
+		} else {
+			c.queue.AddRateLimited(key)
+		}
+`),
+	testenv.Replace("main.go", "	ice := cached.DeepCopy()\n", `	ice := cached
+	if !has("it changes what is in the cache") {
+		ice = cached.DeepCopy()
+	}
+`),
+	testenv.Replace("main.go", "if *d.Spec.Replicas != *ice.Spec.Replicas {", `if *d.Spec.Replicas != *ice.Spec.Replicas || has("it writes when nothing has changed") {`),
+	testenv.Replace("main.go", "	if _, err = c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).UpdateStatus(ctx,",
+		`	write := c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).UpdateStatus
+	if has("it writes the status to the wrong place") {
+		write = c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).Update
+	}
+	if _, err = write(ctx,`),
+	testenv.Replace("main.go", "Name:            ice.Spec.DeploymentName,", `Name: map[bool]string{false: ice.Spec.DeploymentName}[has("it acts on stale data")],
+			GenerateName: map[bool]string{true: ice.Spec.DeploymentName + "-"}[has("it acts on stale data")],`),
 }
 
 // FIND_THE_BUGS=./06-controller/find-the-bugs go test ./06-controller -run TestFindTheBugs
@@ -64,9 +86,10 @@ func TestFindTheBugs(t *testing.T) {
 	t.Parallel()
 	if program := os.Getenv(yours); program != "" {
 		e := testenv.New(t)
+		program := e.Program(program)
 		for _, bug := range bugs {
 			t.Run(bug.name, func(t *testing.T) {
-				if err := bug.check(examine(t, e.For(t), program)); err != nil {
+				if err := bug.check(examine(t, e.For(t), program, "")); err != nil {
 					t.Error(err)
 				}
 			})
@@ -75,30 +98,32 @@ func TestFindTheBugs(t *testing.T) {
 	}
 	t.Run("all", func(t *testing.T) {
 		t.Parallel()
-		finds(t, "./06-controller/find-the-bugs", func(int) bool { return true })
+		e := testenv.New(t)
+		finds(t, e, e.Program("./06-controller/find-the-bugs"), "", func(string) bool { return true })
 	})
 	t.Run("solution", func(t *testing.T) {
 		t.Parallel()
-		finds(t, "./06-controller/find-the-bugs/solution", func(int) bool { return false })
+		e := testenv.New(t)
+		finds(t, e, e.Program("./06-controller/find-the-bugs/solution"), "", func(string) bool { return false })
 	})
-	for only, bug := range bugs {
+	for _, bug := range bugs {
 		t.Run(bug.name, func(t *testing.T) {
 			t.Parallel()
-			finds(t, "./06-controller/find-the-bugs/solution", func(n int) bool { return n == only }, bug.back)
+			e := testenv.New(t)
+			finds(t, e, e.Program("./06-controller/find-the-bugs/solution", withABug...), bug.name, func(name string) bool { return name == bug.name })
 		})
 	}
 }
 
 // finds checks a program for all bugs, and expects to find some of them.
-func finds(t *testing.T, program string, wanted func(bug int) bool, changes ...testenv.ProgramOption) {
+func finds(t *testing.T, e *testenv.Env, program, has string, wanted func(bug string) bool) {
 	t.Helper()
-	e := testenv.New(t)
-	for n, bug := range bugs {
-		err := bug.check(examine(t, e, program, changes...))
+	for _, bug := range bugs {
+		err := bug.check(examine(t, e, program, has))
 		switch {
-		case err == nil && wanted(n):
+		case err == nil && wanted(bug.name):
 			t.Errorf("not found: %s", bug.name)
-		case err != nil && !wanted(n):
+		case err != nil && !wanted(bug.name):
 			t.Errorf("found by mistake: %s: %v", bug.name, err)
 		case err != nil && !strings.Contains(err.Error(), bug.says):
 			t.Errorf("found for another reason: %s: %v, want %q", bug.name, err, bug.says)
@@ -109,11 +134,12 @@ func finds(t *testing.T, program string, wanted func(bug int) bool, changes ...t
 // A suspect is a program that one check looks at.
 type suspect struct {
 	*parlour
+	bug string // that it is to have
 }
 
-func examine(t *testing.T, e *testenv.Env, program string, changes ...testenv.ProgramOption) *suspect {
+func examine(t *testing.T, e *testenv.Env, program, bug string) *suspect {
 	t.Helper()
-	s := &suspect{newParlour(t, e, e.Program(program, changes...))}
+	s := &suspect{newParlour(t, e, program), bug}
 	if err := s.icecreams.DeleteCollection(e.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil { // of the last check
 		t.Fatal(err)
 	}
@@ -127,7 +153,7 @@ func (s *suspect) start(environ []string, args ...string) {
 		s.t.Fatal("started twice")
 	}
 	s.running = s.Start(testenv.Command{Path: s.program, Args: append(s.args, args...),
-		Env: append([]string{"KUBE_CACHE_MUTATION_DETECTOR=false"}, environ...)})
+		Env: append([]string{"KUBE_CACHE_MUTATION_DETECTOR=false", "BUG=" + s.bug}, environ...)})
 	s.Eventually(30*time.Second, func(context.Context) error {
 		for _, resource := range []string{"icecreams", "deployments"} {
 			// The first event of an empty watch is the bookmark after the initial state.

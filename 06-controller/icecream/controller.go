@@ -272,7 +272,9 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, takenOv
 			continue
 		}
 		if !takenOver {
-			kept = old
+			if kept == nil || old.Name < kept.Name { // an index has no order
+				kept = old
+			}
 			continue
 		}
 		// The preconditions make sure that what goes is what we have looked at:

@@ -29,6 +29,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -65,7 +66,9 @@ func run(ctx context.Context) error {
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	defer broadcaster.Shutdown()
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
+	defer stopRecording()
+	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
 		return fmt.Errorf("starting to record Events: %w", err)
 	}
 	controller, err := New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, manager), *namespace, *image, *resync, options)

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+)
+
+// Layer 1: pure functions. These tests need no cluster and take no time, and
+// they cannot see whether anybody calls the functions, or what becomes of the result.
+
+func vanilla() *v1alpha1.Icecream {
+	return &v1alpha1.Icecream{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "vanilla", UID: "u-1", Generation: 2},
+		Spec:       v1alpha1.IcecreamSpec{DeploymentName: "cone", Replicas: ptr.To(int32(3))},
+	}
+}
+
+func cone(t *testing.T) *appsv1.Deployment {
+	t.Helper()
+	d, err := newDeployment(vanilla(), "pause:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestDriftIsOnlyWhatIsOurs(t *testing.T) {
+	for _, tc := range []struct {
+		want   string
+		change func(d *appsv1.Deployment)
+	}{
+		{"", func(*appsv1.Deployment) {}},
+		{"", func(d *appsv1.Deployment) {
+			d.Spec.MinReadySeconds, d.Annotations = 7, map[string]string{"theirs": "x"}
+		}},
+		{"", func(d *appsv1.Deployment) { d.Spec.Template.Labels["theirs"] = "x" }},
+		{"", func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers = append([]corev1.Container{{Name: "sidecar", Image: "other"}}, d.Spec.Template.Spec.Containers...)
+		}},
+		{"", func(d *appsv1.Deployment) {
+			d.OwnerReferences = append(d.OwnerReferences, metav1.OwnerReference{UID: "u-2"})
+		}},
+		{"replicas", func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(int32(0)) }},
+		{"image", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "pause:2" }},
+		{"pod label", func(d *appsv1.Deployment) { d.Spec.Template.Labels = nil }},
+		{"selector", func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["theirs"] = "x" }},
+		{"owner reference", func(d *appsv1.Deployment) { d.OwnerReferences = nil }},
+		{"owner reference", func(d *appsv1.Deployment) { d.OwnerReferences[0].Controller = nil }},
+		{"owner reference", func(d *appsv1.Deployment) { d.OwnerReferences[0].UID = "u-2" }},
+	} {
+		d := cone(t)
+		tc.change(d)
+		if got := driftOf(vanilla(), "pause:1", d); got != tc.want {
+			t.Errorf("drift %q, want %q of %+v", got, tc.want, d)
+		}
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	done := appsv1.DeploymentStatus{ObservedGeneration: 5, Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 3}
+	for name, tc := range map[string]struct {
+		change func(d *appsv1.Deployment)
+		want   bool
+	}{
+		"done":                      {func(*appsv1.Deployment) {}, true},
+		"of an older generation":    {func(d *appsv1.Deployment) { d.Generation = 6 }, false},
+		"being scaled by somebody":  {func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(int32(2)) }, false},
+		"with an old pod":           {func(d *appsv1.Deployment) { d.Status.Replicas = 4 }, false},
+		"with a pod not updated":    {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Replicas = 2, 2 }, false},
+		"with a pod not available":  {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }, false},
+		"being deleted":             {func(d *appsv1.Deployment) { d.DeletionTimestamp = ptr.To(metav1.Now()) }, false},
+		"that nobody has looked at": {func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} }, false},
+		"with more than it needs up": {func(d *appsv1.Deployment) {
+			d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 4, 4, 4
+		}, true},
+	} {
+		d := cone(t)
+		d.Generation, d.Status = 5, done
+		tc.change(d)
+		if got := available(vanilla(), d); got != tc.want {
+			t.Errorf("a Deployment %s: available %t", name, got)
+		}
+	}
+}
+
+func TestStatusSaysWhatIsNotKnown(t *testing.T) {
+	ice := vanilla()
+	status := statusOf(ice, cone(t), nil, "")
+	if status.Replicas != nil || status.AvailableReplicas != nil || status.ObservedGeneration != 2 || status.Selector != "controller.nicoleh.io/uid=u-1" {
+		t.Errorf("status before anybody has counted: %+v", status)
+	}
+	counted := cone(t)
+	counted.Status.ObservedGeneration = 1
+	if status := statusOf(ice, counted, nil, ""); ptr.Deref(status.Replicas, -1) != 0 || ptr.Deref(status.AvailableReplicas, -1) != 0 {
+		t.Errorf("zero is a count: %+v", status)
+	}
+	refused := statusOf(ice, nil, nil, "somebody else has it")
+	if refused.Replicas != nil || !meta.IsStatusConditionFalse(refused.Conditions, "Owned") || !meta.IsStatusConditionFalse(refused.Conditions, "Available") {
+		t.Errorf("status of a refused one: %+v", refused)
+	}
+}
+
+func TestStatusDoesNotMoveByItself(t *testing.T) {
+	ice, d := vanilla(), cone(t)
+	ice.Status = statusOf(ice, d, nil, "")
+	for i := range ice.Status.Conditions {
+		ice.Status.Conditions[i].LastTransitionTime = metav1.Unix(1, 0)
+	}
+	before := ice.Status.DeepCopy()
+	if diff := cmp.Diff(*before, statusOf(ice, d, nil, "")); diff != "" {
+		t.Errorf("looked again (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(*before, ice.Status); diff != "" {
+		t.Errorf("statusOf has changed its argument (-before +after):\n%s", diff)
+	}
+}
+
+func TestNodes(t *testing.T) {
+	var pods []any
+	for i := range 250 {
+		pods = append(pods, &corev1.Pod{Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%03d", 249-i/2)}})
+	}
+	pods = append(pods, &corev1.Pod{}, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}})
+	nodes := nodesOf(pods)
+	if len(nodes) != 100 || nodes[0] != "node-125" || nodes[99] != "node-224" {
+		t.Errorf("%d nodes, from %s to %s", len(nodes), nodes[0], nodes[len(nodes)-1])
+	}
+	if nodesOf(nil) != nil {
+		t.Error("no nodes must be absent, as the server leaves out an empty list")
+	}
+}

@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// Each layer of tests sees bugs that the one before it does not. A layer that
+// suddenly saw its bug would be no failure of the controller, but the README
+// would no longer be true.
+
+// The status goes to the main endpoint, which ignores it.
+const (
+	rightEndpoint = ".UpdateStatus(ctx, ice"
+	wrongEndpoint = ".Update(ctx, ice"
+)
+
+func TestFunctionsAndFakesDoNotSeeTheWrongEndpoint(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.Abs("icecream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "controller.go")
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(source), rightEndpoint) != 1 {
+		t.Fatalf("%s has not one %q", file, rightEndpoint)
+	}
+	buggy, overlay := filepath.Join(t.TempDir(), "controller.go"), filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(buggy, []byte(strings.Replace(string(source), rightEndpoint, wrongEndpoint, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(map[string]map[string]string{"Replace": {file: buggy}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay", overlay, ".")
+	cmd.Dir = dir
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("the tests of functions and with fakes have seen it: %v\n%s", err, output)
+	}
+}
+
+func TestARealServerSeesTheWrongEndpoint(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t, testenv.Replace("controller.go", rightEndpoint, wrongEndpoint))
+	p.start()
+	p.create("vanilla", "cone", 0)
+	if err := hold(p, 2*time.Second, func() error {
+		ice, err := p.icecreams.Get(p.Context(), "vanilla", metav1.GetOptions{})
+		if err == nil && ice.Status.ObservedGeneration != 0 {
+			err = fmt.Errorf("status %+v", ice.Status)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if len(p.requests("update", "icecreams")) == 0 {
+		t.Error("the controller has not tried to report")
+	}
+}
+
+// Every pod has a command that its image does not have.
+var wrongCommand = testenv.Replace("desired.go", "WithImage(image)", `WithImage(image).WithCommand("/no-such-program")`)
+
+func TestContainersSeeAWrongCommand(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t, wrongCommand)
+	p.NeedsContainers()
+	p.start()
+	p.create("vanilla", "cone", 1)
+	p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
+	if err := hold(p, 5*time.Second, func() error {
+		ice, err := p.icecreams.Get(p.Context(), "vanilla", metav1.GetOptions{})
+		if err == nil && isAvailable(ice) == nil {
+			err = errors.New("a pod without a program is available")
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSimulatedNodesDoNotSeeAWrongCommand(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t, wrongCommand)
+	nodes, err := p.Client.CoreV1().Nodes().List(p.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		if node.Annotations["kwok.x-k8s.io/node"] == "" {
+			t.Skipf("node %s runs containers; run it with CLUSTER=kwok", node.Name)
+		}
+	}
+	p.start()
+	p.create("vanilla", "cone", 1)
+	p.until("vanilla", isAvailable)
+}
+
+// The controller acts on caches that are behind. On a cluster where nothing goes
+// wrong, with containers or without, it does all that it should.
+func TestAPeacefulClusterDoesNotSeeAnOldCache(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t, withoutAGuard...)
+	p.environ = []string{"WITHOUT=catching up"}
+	p.start()
+	p.create("vanilla", "cone", 1)
+	p.until("vanilla", isAvailable)
+	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		if ice.Generation != 2 {
+			return errors.New("the name has not changed")
+		}
+		return isAvailable(ice)
+	})
+	p.gone("cone")
+}
