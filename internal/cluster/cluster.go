@@ -149,7 +149,12 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	c.created = before.State == Absent
-	return c.reportSkew(out)
+	if note, err := c.skew(); err != nil {
+		fmt.Fprintf(out, "Note: version skew was not checked: %v\n", err)
+	} else if note != "" {
+		fmt.Fprintln(out, note)
+	}
+	return nil
 }
 
 // Created reports whether Up has made the cluster, so that whoever called Up

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -115,27 +114,24 @@ func waitSystemPods(ctx context.Context, kubeconfig string, timeout time.Duratio
 	return nil
 }
 
-// reportSkew says when the server and this module's client-go are further apart
-// than one minor version, which is what Kubernetes tests; see
+// skew says when the server and this module's client-go are further apart than
+// one minor version, which is what Kubernetes tests; see
 // https://github.com/kubernetes/client-go#compatibility-matrix and
 // https://kubernetes.io/releases/version-skew-policy.
-func (c *Cluster) reportSkew(out io.Writer) error {
+func (c *Cluster) skew() (note string, err error) {
 	client, err := c.Client()
 	if err != nil {
-		return err
+		return "", err
 	}
 	server, err := client.Discovery().ServerVersion()
 	if err != nil {
-		return fmt.Errorf("asking the server for its version: %w", err)
+		return "", fmt.Errorf("asking the server for its version: %w", err)
 	}
 	clientGo, err := c.ws.ModuleVersion("go.mod", "k8s.io/client-go")
 	if err != nil {
-		return err
+		return "", err
 	}
-	if note := skew(server.GitVersion, clientGo); note != "" {
-		fmt.Fprintln(out, note)
-	}
-	return nil
+	return skew(server.GitVersion, clientGo), nil
 }
 
 // skew compares a server's version, "v1.36.3", with client-go's, "v0.36.3".

@@ -95,8 +95,8 @@ func goVersion(ctx context.Context, ws workspace.Workspace) Finding {
 	if err != nil {
 		return Finding{Check: "go", Detail: err.Error(), Fix: "restore go.mod: git checkout go.mod", Fatal: true}
 	}
-	output, err := exec.CommandContext(ctx, "go", "version").Output()
-	m := goToken.FindStringSubmatch(string(output))
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"version"}})
+	m := goToken.FindStringSubmatch(output)
 	if err != nil || m == nil {
 		f.Detail, f.Fatal = "no working go on PATH", true
 	} else {

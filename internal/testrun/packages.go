@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -43,7 +44,8 @@ func List(ctx context.Context, dir, pattern string) ([]Package, error) {
 	var output bytes.Buffer
 	// -export compiles. Otherwise two lanes that start with an empty build cache
 	// would both compile all of client-go. What does not compile go test will report.
-	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Args: []string{"list", "-e", "-export", "-deps", "-test",
+	// The grace is for go to remove its temporary folder.
+	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Grace: 10 * time.Second, Args: []string{"list", "-e", "-export", "-deps", "-test",
 		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles", pattern}})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)
