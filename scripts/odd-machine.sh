@@ -86,7 +86,12 @@ for folder in bin tools; do
 done
 chmod -R go-rwx "$clone" # as umask 077 makes them
 chown -R "$user:" "$clone" "$parent" "$home" "$tmp"
-link "$(go env GOCACHE)" "$caches/build"
+built=$(go env GOCACHE)
+link "$built" "$caches/build"
+# Go writes its small index files again in place, so these are real copies.
+find "$caches/build" -name '*-a' -delete
+tar --directory "$built" --exclude '*-d' --create . --ignore-failed-read --warning=none | tar --directory "$caches/build" --extract
+find "$caches/build" ! -name '*-d' -exec chown "$user:" {} +
 modules=$(go env GOMODCACHE)
 link "$modules" "$caches/mod"
 # The modules keep their path, which is part of what the build cache goes by. A
