@@ -958,21 +958,27 @@ func letsGo(p *parlour) error {
 	p.start()
 	p.create("vanilla", "cone", 1)
 	p.until("vanilla", isAvailable)
-	if err := p.icecreams.Delete(p.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+	// Held by a finalizer, the Icecream is still there when its Deployment has gone.
+	finalizers := func(list string) error {
+		_, err := p.icecreams.Patch(p.Context(), "vanilla", types.MergePatchType, []byte(`{"metadata": {"finalizers": `+list+`}}`), metav1.PatchOptions{})
 		return err
 	}
+	if err := finalizers(`["test.k8s-go.openshift.org/hold"]`); err != nil {
+		return err
+	}
+	if err := p.icecreams.Delete(p.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	p.create("witness", "cup", 0) // when this one is served, the deletion was looked at, too
+	p.until("witness", isAvailable)
 	var broken error
-	p.Eventually(collected, func(ctx context.Context) error {
-		if n := len(p.requests("create", "deployments")); n != 1 {
-			broken = fmt.Errorf("a Deployment was created for an Icecream that is being deleted (%d)", n)
-			return nil
-		}
-		if _, err := p.icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the Icecream is still there (%v)", err)
-		}
-		return nil
-	})
-	return broken
+	if n := len(p.requests("create", "deployments")); n != 2 {
+		broken = fmt.Errorf("a Deployment was created for an Icecream that is being deleted (%d)", n-1)
+	}
+	return errors.Join(broken, finalizers("null"))
 }
 
 // A write meets a conflict, and no event follows.
