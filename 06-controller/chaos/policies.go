@@ -103,7 +103,10 @@ func setUpPolicies(ctx context.Context, s *scene) error {
 		pods = append(pods, pod(name, "mark", false))
 	}
 	if !s.small {
-		pods = append(pods, pod("mark-passes", "mark", true), kill("kill-passes", true), kill("protected", false, "protected"))
+		pods = append(pods, pod("mark-passes", "mark", true), kill("kill-passes", true))
+		protected := kill("protected", false, "protected")
+		protected.Spec.SchedulingGates = nil // a budget protects only pods that are ready
+		pods = append(pods, protected)
 		if _, err := s.client.PolicyV1().PodDisruptionBudgets(s.ns).Create(ctx, &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: "budget"},
 			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
@@ -117,20 +120,10 @@ func setUpPolicies(ctx context.Context, s *scene) error {
 			return err
 		}
 	}
-	// A budget protects pods that are ready.
+	if s.small {
+		return nil
+	}
 	return s.until(ctx, func(ctx context.Context) error {
-		list, err := s.client.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if !ready(&list.Items[i]) {
-				return fmt.Errorf("pod %s is not ready", list.Items[i].Name)
-			}
-		}
-		if s.small {
-			return nil
-		}
 		budget, err := s.client.PolicyV1().PodDisruptionBudgets(s.ns).Get(ctx, "budget", metav1.GetOptions{})
 		if err == nil && budget.Status.CurrentHealthy != 1 {
 			err = errors.New("the budget does not know its pod yet")
@@ -139,19 +132,15 @@ func setUpPolicies(ctx context.Context, s *scene) error {
 	})
 }
 
-func ready(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
+// pod makes a pod that no node gets. A simulated node deletes pods by their name,
+// and so would sometimes delete the next pod of that name.
 func pod(name, app string, probes bool) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{
-			Containers:                    []corev1.Container{{Name: "main", Image: "workshop/pause:1"}},
-			AutomountServiceAccountToken:  ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To(int64(1)),
+			Containers:                   []corev1.Container{{Name: "main", Image: "workshop/pause:1"}},
+			AutomountServiceAccountToken: ptr.To(false),
+			SchedulingGates:              []corev1.PodSchedulingGate{{Name: "chaos.test/gate"}},
 		},
 	}
 	if probes {
