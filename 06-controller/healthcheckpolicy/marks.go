@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
@@ -151,9 +152,8 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 	var marked []*pod
 	var err error
 	switch {
-	case held && p.memory.policyWrite != "" && !reached(p.policy.ResourceVersion, p.memory.policyWrite):
-		p.lookAgain(p.now.Add(firstWait)) // perhaps the finalizer is gone already; the event of that write will come sooner
-		return
+	case held && p.memory.released:
+		return // the cache shows it still; the answer that let the policy go carried no newer resourceVersion
 	case held && !known:
 		marked, err = c.markedLive(ctx, p)
 	case known && !reached(c.pods.LastStoreSyncResourceVersion(), p.memory.podWrite):
@@ -178,10 +178,14 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 		p.lookAgain(p.now.Add(firstWait)) // the events of these writes will come sooner
 	case held:
 		policy, err := c.patchFinalizers(ctx, p.policy, false)
+		if apierrors.IsNotFound(err) {
+			return // it was removed before, by a write whose answer was lost
+		}
 		if err != nil {
 			p.errs = append(p.errs, err)
 			return
 		}
+		p.memory.released = true
 		c.wrotePolicy(p, policy, "finalizer", "no pod carries a mark")
 	}
 }

@@ -22,6 +22,8 @@ type memory struct {
 	podWrite    string // the highest resourceVersion of the writes to pods
 	unsure      bool   // a write to a pod got no answer, so it may have happened after podWrite; from then on only a live list is certain
 
+	released bool // the finalizer was removed, so the policy is gone or about to go
+
 	obstacles map[types.UID]obstacle // by pod
 	evicted   map[types.UID]bool     // pods that the API server has agreed to evict, though the cache still shows them alive
 
