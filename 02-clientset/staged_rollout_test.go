@@ -879,7 +879,7 @@ func (r *rolloutTest) running(image string, n int) {
 func TestRolloutOfContainers(t *testing.T) {
 	t.Parallel()
 	r := newRolloutTest(t, 3, func(i int, d *appsv1.Deployment) {
-		d.Spec.ProgressDeadlineSeconds = new(int32(20))
+		d.Spec.ProgressDeadlineSeconds = new(int32(40)) // kubelet takes its time where other pods come and go
 		if i == 1 {
 			*replicasOf(d) = 0 // lets a broken image through to the next stage
 		}

@@ -21,7 +21,6 @@ var (
 	statusWrites = faultproxy.Match{Verb: "update", Resource: "healthcheckpolicies/status"}
 	finalizers   = faultproxy.Match{Verb: "patch", Resource: "healthcheckpolicies"}
 	podWatches   = faultproxy.Match{Verb: "watch*", Resource: "pods"}
-	watches      = faultproxy.Watches
 )
 
 func TestConvergesInSpiteOf(t *testing.T) {

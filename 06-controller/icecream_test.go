@@ -277,8 +277,8 @@ func TestIcecream(t *testing.T) {
 	p := openParlour(t)
 	p.start()
 	before := metav1.Now()
-	ice := p.create("vanilla", "cone", 4)
-	ice = p.until("vanilla", isAvailable)
+	p.create("vanilla", "cone", 4)
+	ice := p.until("vanilla", isAvailable)
 
 	d := p.deployment("cone")
 	label := map[string]string{"controller.nicoleh.io/uid": string(ice.UID)}
@@ -506,7 +506,7 @@ func TestIcecreamRefuses(t *testing.T) {
 func (p *parlour) refuses() error {
 	p.t.Helper()
 	before := p.deployment("cone")
-	ice := p.create("vanilla", "cone", 3)
+	p.create("vanilla", "cone", 3)
 	var broken error
 	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
 		if broken = unchanged(before, p.deployment("cone")); broken != nil {
@@ -517,7 +517,7 @@ func (p *parlour) refuses() error {
 	if broken != nil {
 		return broken
 	}
-	ice = p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
+	ice := p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
 	if ice.Status.Replicas != nil || ice.Status.AvailableReplicas != nil || ice.Status.Nodes != nil {
 		return fmt.Errorf("the status counts the pods of another Deployment: %+v", ice.Status)
 	}

@@ -104,7 +104,7 @@ func changeIcecreams(ctx context.Context, s *scene) error {
 			list, err := client.List(ctx, metav1.ListOptions{})
 			for _, ice := range list.Items {
 				if !meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionAvailable) {
-					return fmt.Errorf("Icecream %s is not available", ice.Name)
+					return fmt.Errorf("the Icecream %s is not available", ice.Name)
 				}
 			}
 			return err

@@ -33,7 +33,12 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 		if err != nil {
 			return err
 		}
-		return runTests(ctx, ws, c.Environ(), packages)
+		// Real containers take the processor that simulated ones leave to the tests.
+		atOnce := 2
+		if containers, err := c.Containers(ctx); err != nil || containers {
+			atOnce = 1
+		}
+		return runTests(ctx, ws, c.Environ(), packages, atOnce)
 	})
 }
 
@@ -43,7 +48,7 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }))
+	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }), 2)
 }
 
 // chaos plays every fault to the controllers of step 06, on a cluster of its own:
@@ -67,8 +72,8 @@ func listTests(ctx context.Context, ws workspace.Workspace, pattern string) ([]t
 	return packages, err
 }
 
-func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package) error {
-	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: testrun.Lanes(packages)}.Tests(ctx)
+func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package, atOnce int) error {
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: testrun.Lanes(packages, atOnce)}.Tests(ctx)
 }
 
 // bench runs the benchmarks, one package after the other, on a cluster that

@@ -126,8 +126,8 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 const parallel = 6
 
 // Lanes sorts packages into lanes for Run. Packages with definitions take turns
-// in one lane; beside them run two of the others at a time.
-func Lanes(packages []Package) [][]string {
+// in one lane; beside them run atOnce of the others at a time.
+func Lanes(packages []Package, atOnce int) [][]string {
 	var shared, definitions []string
 	for _, p := range packages {
 		if p.Definitions {
@@ -141,7 +141,7 @@ func Lanes(packages []Package) [][]string {
 	flags := []string{fmt.Sprintf("-parallel=%d", parallel), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
 	var lanes [][]string
 	if len(shared) > 0 {
-		lanes = append(lanes, slices.Concat(flags, []string{"-p=2"}, shared))
+		lanes = append(lanes, slices.Concat(flags, []string{fmt.Sprintf("-p=%d", atOnce)}, shared))
 	}
 	if len(definitions) > 0 {
 		lanes = append(lanes, slices.Concat(flags, []string{"-p=1"}, definitions))
