@@ -8,6 +8,7 @@
 #
 # and NAMESPACE, where this step works: WORKSHOP_NAMESPACE if that is set.
 
+# shellcheck disable=SC2034 # for the scripts that source this file
 NAMESPACE=${WORKSHOP_NAMESPACE:-workshop-01}
 
 # What this shell was to run at its end already, it runs after COMMAND.

@@ -21,7 +21,7 @@ const (
 )
 
 // installed installs a definition until the test ends.
-func installed(t *testing.T, e *testenv.Env, path string) {
+func installed(t testing.TB, e *testenv.Env, path string) {
 	t.Helper()
 	d := &definitions
 	d.mu.Lock()
