@@ -269,8 +269,9 @@ func nothingIsWrittenTwice(w *ward) error {
 	w.start()
 	w.policy("example", specOf("label"))
 	w.expect("example", counted(0, 0), done)
-	w.pod("a", ill)
+	// That the pod is scheduled is its first modification, and the mark is a later one.
 	w.inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Delay, Event: "MODIFIED", Delay: 2 * time.Second})
+	w.pod("a", ill)
 	w.expect("example", counted(1, 0), done)
 	w.change("example", `{"metadata":{"annotations":{"x":"y"}}}`) // an event, while the cache of pods is behind
 	w.resyncs(3)

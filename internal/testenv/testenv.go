@@ -80,7 +80,7 @@ func NamespacesGoneWithin(d time.Duration) Option { return func(s *suite) { s.go
 // it afterwards. Call Main from TestMain; it exits the process.
 func Main(m *testing.M, options ...Option) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	s := &suite{ctx: ctx, programs: map[string]*program{}, goneWithin: time.Minute}
+	s := &suite{ctx: ctx, programs: map[string]*program{}, goneWithin: 3 * time.Minute}
 	for _, option := range options {
 		option(s)
 	}

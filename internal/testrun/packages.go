@@ -121,9 +121,9 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 	return false, nil
 }
 
-// parallel is how many tests of a package run at the same time. Most of them
-// wait for the API server, so there may be more of them than cores.
-const parallel = 6
+// parallel is how many tests of a package run at the same time for each package
+// that does. Most of them wait for the API server, so there may be more than cores.
+const parallel = 3
 
 // Lanes sorts packages into lanes for Run. Packages with definitions take turns
 // in one lane; beside them run atOnce of the others at a time.
@@ -138,7 +138,7 @@ func Lanes(packages []Package, atOnce int) [][]string {
 	}
 	// Vet is part of make lint, and the symbol table of no use: stack traces do
 	// without. -count=1: the cluster is an input that Go cannot see.
-	flags := []string{fmt.Sprintf("-parallel=%d", parallel), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+	flags := []string{fmt.Sprintf("-parallel=%d", parallel*atOnce), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
 	var lanes [][]string
 	if len(shared) > 0 {
 		lanes = append(lanes, slices.Concat(flags, []string{fmt.Sprintf("-p=%d", atOnce)}, shared))
