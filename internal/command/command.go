@@ -82,8 +82,10 @@ func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.
 	defer func() { err = errors.Join(err, c.Release(ctx, os.Stdout)) }()
 	err = f(c)
 	if err != nil && ctx.Err() == nil && c.Created() {
-		// They would go with the cluster.
-		err = errors.Join(err, exportLogs(ctx, ws, c))
+		// They would go with the cluster. The error that counts is that of f.
+		if exportErr := exportLogs(ctx, ws, c); exportErr != nil {
+			fmt.Fprintf(os.Stderr, "Note: %v\n", exportErr)
+		}
 	}
 	return err
 }
