@@ -31,6 +31,10 @@ type memory struct {
 	future     time.Time // a lastEvictionTime that lies in the future ...
 	futureSeen time.Time // ... and when this process first saw it
 	unused     time.Time // a lastEvictionTime whose eviction the API server has refused
+
+	counts  v1alpha1.Statistics // as last counted ...
+	changed time.Time           // ... when that last was a change ...
+	written time.Time           // ... and when a status last held them
 }
 
 // An obstacle is what the API server has answered to a request about a pod. It
@@ -90,6 +94,31 @@ func (m *memory) wrotePod(version string) {
 	if m.podWrite == "" || reached(version, m.podWrite) {
 		m.podWrite = version
 	}
+}
+
+// calm is how long the counts have to stay the same before another status with
+// new counts is written, and busy is how long that may be put off.
+const (
+	calm = 250 * time.Millisecond
+	busy = 2 * time.Second
+)
+
+// settles returns how much longer new counts are kept back. The first change is
+// written at once. Further ones that follow closely, as when a Deployment is
+// scaled, share one status.
+func (m *memory) settles(counts v1alpha1.Statistics, now time.Time) time.Duration {
+	left := calm - now.Sub(m.changed)
+	if counts != m.counts {
+		m.counts, m.changed = counts, now
+		if left > 0 {
+			left = calm
+		}
+	}
+	left = min(left, busy-now.Sub(m.written))
+	if left <= 0 {
+		m.written = now
+	}
+	return left
 }
 
 // memories are those of all policies.

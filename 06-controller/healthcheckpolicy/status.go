@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -115,6 +116,13 @@ func (c *Controller) report(ctx context.Context, p *pass) {
 	status := p.statusOf()
 	if equality.Semantic.DeepEqual(*status, p.policy.Status) {
 		return
+	}
+	if old := p.policy.Status; old.Statistics != nil && status.Statistics != nil && *old.Statistics != *status.Statistics && old.ObservedGeneration == p.policy.Generation {
+		// The process's own clock, which never jumps, because this is only about the pace.
+		if left := p.memory.settles(*status.Statistics, time.Now()); left > 0 {
+			p.lookAgain(p.now.Add(left))
+			return
+		}
 	}
 	now := metav1.NewTime(p.now)
 	status.LastChecked = &now
