@@ -21,6 +21,7 @@ import (
 // carries the pod's UID and resourceVersion, so it fails if the pod has.
 func (c *Controller) evict(ctx context.Context, p *pass) {
 	var candidates []*pod
+	slices.SortFunc(p.failed, byAge)
 	for _, pod := range p.failed {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, "")
