@@ -20,6 +20,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -212,7 +213,7 @@ func (o *office) policy() {
 	o.policyWith("example", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks"})
 	o.t.Cleanup(func() {
 		ctx := context.WithoutCancel(o.Context())
-		if _, err := policies.Patch(ctx, "example", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := policies.Patch(ctx, "example", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			o.t.Error(err)
 		}
 	})

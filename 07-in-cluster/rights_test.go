@@ -160,7 +160,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	kubectl(t, ws, further, "apply", "--server-side", "-k", "07-in-cluster/config/crds")
-	if err := crdwait.Established(ctx, config, "healthcheckpolicies.policy.k8s-go.openshift.org", "icecreams.controller.nicoleh.io"); err != nil {
+	if err := crdwait.Established(ctx, config, definitions...); err != nil {
 		t.Fatal(err)
 	}
 	kubectl(t, ws, further, "apply", "-k", "07-in-cluster/config/overlays/dev")
@@ -181,11 +181,15 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 
 func kubectl(t *testing.T, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
 	t.Helper()
-	output, err := proc.Output(t.Context(), proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
+	output, err := runKubectl(t.Context(), ws, c, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return output
+}
+
+func runKubectl(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, args ...string) (string, error) {
+	return proc.Output(ctx, proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
 }
 
 // podToken returns a token as the kubelet would put it into a pod of the Deployment:
