@@ -330,6 +330,25 @@ func TestKillReadsLive(t *testing.T) {
 	w.alive("a")
 }
 
+// The server does not want to be asked about one pod now. Another pod is evicted
+// meanwhile, after which all others are usually asked about again.
+func TestKillWaitsForRetryAfterOfADryRun(t *testing.T) {
+	t.Parallel()
+	w := openWard(t)
+	owned := w.controlled()
+	w.pod("a", ill, owned)
+	w.pod("b", ill, owned)
+	dryRuns := faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "a"}
+	w.inject(faultproxy.Rule{Match: dryRuns, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
+	w.policy("example", specOf("kill", every(1)))
+	w.start()
+	w.expectEvicted(2)
+	asked := w.requests(dryRuns)
+	if pause := asked[1].Started.Sub(asked[0].Started); pause < 3*time.Second {
+		t.Errorf("asked again after %s, though the server wanted 3 s", pause)
+	}
+}
+
 // Another 429 than that of a budget is the server's, and not repeated before its Retry-After ends.
 func TestKillWaitsForRetryAfter(t *testing.T) {
 	t.Parallel()

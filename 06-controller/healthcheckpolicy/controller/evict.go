@@ -80,9 +80,9 @@ func (c *Controller) evictFirst(ctx context.Context, p *pass, candidates []*pod,
 		for _, other := range candidates {
 			if o, ok := p.memory.obstacles[other.UID]; ok && !o.strict {
 				delete(p.memory.obstacles, other.UID)
+				delete(asked, other)
 			}
 		}
-		clear(asked)
 		p.failed = slices.DeleteFunc(p.failed, pod.is)
 		return slices.Delete(candidates, i, i+1), p.memory.brake(p.policy, p.now)
 	}
