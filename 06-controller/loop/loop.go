@@ -194,12 +194,26 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		l.sleep(key, time.Duration(seconds)*time.Second, err)
+	if d := retryAfter(err); d > 0 {
+		l.sleep(key, d, err)
 		return true
 	}
 	l.queue.AddRateLimited(key)
 	return true
+}
+
+// retryAfter is the longest wait that the server has asked for in one of the
+// joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
+func retryAfter(err error) time.Duration {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var longest time.Duration
+		for _, e := range joined.Unwrap() {
+			longest = max(longest, retryAfter(e))
+		}
+		return longest
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
 }
 
 func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
