@@ -7,3 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestREADME(t *testing.T) { testenv.README(t) }

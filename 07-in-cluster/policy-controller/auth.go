@@ -24,8 +24,8 @@ import (
 type guard struct {
 	client kubernetes.Interface
 	// known holds for a moment who has passed, by a hash of token and path, so that
-	// scrapers do not cost two requests each time. Who was refused is not kept:
-	// guessed tokens could fill the memory.
+	// a scrape does not cost two requests. Refusals are not kept, because guessed
+	// tokens could fill the memory.
 	known *cache.Expiring
 }
 
@@ -33,7 +33,7 @@ const remember = 10 * time.Second
 
 func newGuard(config *rest.Config) (*guard, error) {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = 10, 20 // whoever sends wrong tokens gets no more out of the API server than this
+	config.QPS, config.Burst = 10, 20 // wrong tokens cause no more requests than these
 	config.Timeout = 5 * time.Second
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -61,7 +61,7 @@ func (g *guard) protect(handler http.Handler) http.Handler {
 	})
 }
 
-// check returns 401 if nobody has that token, 403 if its user may not get the path.
+// check returns 401 if the token is nobody's, and 403 if its user may not get the path.
 func (g *guard) check(ctx context.Context, token, path string) (code int, err error) {
 	key := sha256.Sum256([]byte(path + "\n" + token))
 	if _, ok := g.known.Get(key); ok {

@@ -62,7 +62,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.image, "image", "workshop/pause:1", "the `image` of the Deployments of Icecreams")
 	o.lease.addFlags(flags)
 	flags.StringVar(&o.health, "health-listen", "127.0.0.1:0", "the `address` of /healthz and /readyz")
-	flags.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:0", "the `address` of /metrics, over HTTPS, for whoever the API server allows to get it")
+	flags.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:0", "the `address` of /metrics, over HTTPS, for users whom the API server allows to get it")
 	flags.StringVar(&o.profiles, "pprof-listen", "", "a loopback `address` for /debug/pprof/ (default: no profiles)")
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	flags.IntVar(&o.verbosity, "v", 0, "the `level` of the log; 4 for debugging")
