@@ -35,6 +35,7 @@ import (
 // The program as a process of this machine: everything that needs no container.
 // Each test works in a namespace of its own, where its lease lies as well.
 func TestProcess(t *testing.T) {
+	t.Parallel()
 	e := testenv.New(t)
 	crdtest.Install(t, e, crdtest.Read(t, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml"),
 		crdtest.Read(t, "../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml"))

@@ -63,6 +63,7 @@ rules:
 // can do. Then the audit log says which rights it has used: these, and no others,
 // the manifests have to grant.
 func TestRightsGrantedAreRightsUsed(t *testing.T) {
+	t.Parallel() // its cluster is its own
 	o, further := openAudited(t)
 	// client-go streams its first list unless it is told not to; older API servers
 	// cannot stream. So the right to list is needed as well.
