@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
@@ -326,16 +325,11 @@ func (d *deployment) uninstall() {
 // remove leaves nothing behind, wherever the test has ended.
 func (d *deployment) remove() {
 	ctx := context.WithoutCancel(d.Context())
-	policies, err := d.objects.PolicyV1alpha1().HealthCheckPolicies(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-	if err == nil {
-		for _, p := range policies.Items {
-			_, err := d.objects.PolicyV1alpha1().HealthCheckPolicies(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				d.t.Error(err)
-			}
-		}
-	}
+	// First the controller, which would hold the policy again.
 	for _, dir := range []string{"overlays/ha", "crds"} {
+		if dir == "crds" {
+			d.release()
+		}
 		if _, err := runKubectl(ctx, d.ws, d.c, "delete", "--ignore-not-found", "-k", "07-in-cluster/config/"+dir); err != nil {
 			d.t.Error(err)
 		}

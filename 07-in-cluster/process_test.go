@@ -22,6 +22,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -114,7 +115,9 @@ func openOffice(t *testing.T) *office {
 		t.Fatal(err)
 	}
 	proxy := e.Proxy()
-	return &office{e, t, proxy, proxy.Kubeconfig, e.Namespace, e.Client, objects}
+	o := &office{e, t, proxy, proxy.Kubeconfig, e.Namespace, e.Client, objects}
+	t.Cleanup(o.release) // before any replica is started, so after all have ended
+	return o
 }
 
 // A replica is one running policy-controller.
@@ -206,18 +209,30 @@ func (o *office) lease() *coordinationv1.Lease {
 	return lease
 }
 
-// policy makes a policy that marks every pod. It is removed before the namespace is,
-// because a policy waits for its controller.
+// policy makes a policy that marks every pod.
 func (o *office) policy() {
 	o.t.Helper()
-	policies := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace)
 	o.policyWith("example", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks"})
-	o.t.Cleanup(func() {
-		ctx := context.WithoutCancel(o.Context())
-		if _, err := policies.Patch(ctx, "example", "application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			o.t.Error(err)
+}
+
+// release lets go of the policies that a test has left. It has to run when their
+// controllers have ended, or they would hold them again.
+func (o *office) release() {
+	ctx := context.WithoutCancel(o.Context())
+	policies := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace)
+	list, err := policies.List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return // the definition is gone
+	} else if err != nil {
+		o.t.Errorf("looking for policies that are left: %v", err)
+		return
+	}
+	for _, p := range list.Items {
+		_, err := policies.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			o.t.Errorf("removing the finalizers of policy %s: %v", p.Name, err)
 		}
-	})
+	}
 }
 
 // pod makes a pod without probes.
