@@ -325,13 +325,12 @@ func (d *deployment) uninstall() {
 // remove leaves nothing behind, wherever the test has ended.
 func (d *deployment) remove() {
 	ctx := context.WithoutCancel(d.Context())
-	// First the controller, which would hold the policy again.
-	for _, dir := range []string{"overlays/ha", "crds"} {
-		if dir == "crds" {
-			d.release()
-		}
+	remove := func(dir string) {
 		if _, err := runKubectl(ctx, d.ws, d.c, "delete", "--ignore-not-found", "-k", "07-in-cluster/config/"+dir); err != nil {
 			d.t.Error(err)
 		}
 	}
+	remove("overlays/ha") // the controller goes first, because it would hold the policies again
+	d.release()
+	remove("crds")
 }
