@@ -95,6 +95,13 @@ func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
 	if got := m.brake(killer(noon.Add(time.Second), 30), noon); got != 31*time.Second {
 		t.Errorf("a later eviction was not refused: waits %s", got)
 	}
+	m.agreed = noon.Add(-10 * time.Second)
+	if got := m.brake(killer(noon, 30), noon); got != 20*time.Second {
+		t.Errorf("the one before it was not refused: waits %s, want 20s", got)
+	}
+	if got := m.brake(killer(time.Time{}, 30), noon); got != 20*time.Second {
+		t.Errorf("somebody has removed the time from the status: waits %s, want 20s", got)
+	}
 }
 
 func TestKillsJudgesPolicyAndPodAsTheyAre(t *testing.T) {

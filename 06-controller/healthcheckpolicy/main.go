@@ -13,15 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
@@ -62,14 +57,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
-	defer broadcaster.Shutdown()
-	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
-	defer stopRecording()
-	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		return fmt.Errorf("starting to record Events: %w", err)
+	recorder, stopRecording, err := loop.Recorder(ctx, clients.Core, "healthcheckpolicy")
+	if err != nil {
+		return err
 	}
-	clients.Recorder = broadcaster.NewRecorder(scheme.Scheme, "healthcheckpolicy")
+	defer stopRecording()
+	clients.Recorder = recorder
 
 	controller, err := New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
 	if err != nil {
@@ -88,16 +81,4 @@ func connect(config *rest.Config) (Clients, error) {
 		return Clients{}, fmt.Errorf("making a client for policies: %w", err)
 	}
 	return Clients{Core: core, Policies: policies}, nil
-}
-
-// eventSink writes Events. In a namespace that is being deleted the API server
-// refuses new ones, which is no error.
-type eventSink struct{ events.EventSink }
-
-func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
-	created, err := s.EventSink.Create(ctx, event)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
-		return event, nil
-	}
-	return created, err
 }

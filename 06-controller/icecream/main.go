@@ -18,9 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/events"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
@@ -64,14 +62,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating the client for Icecreams: %w", err)
 	}
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
-	defer broadcaster.Shutdown()
-	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
-	defer stopRecording()
-	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		return fmt.Errorf("starting to record Events: %w", err)
+	recorder, stopRecording, err := loop.Recorder(ctx, client, manager)
+	if err != nil {
+		return err
 	}
-	controller, err := New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, manager), *namespace, *image, *resync, options)
+	defer stopRecording()
+	controller, err := New(client, sweets, recorder, *namespace, *image, *resync, options)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@
 //	Watch     informers call handlers; a handler calls Add with the key of the object to look at
 //	Run       fills the caches, starts the workers, and stops everything in the right order
 //	next      takes one key from the queue, and decides what follows from the result
-//	serve.go  /healthz, /readyz and /metrics
+//	serve.go  /healthz, /readyz and /metrics; events.go a recorder of Events
 //
 // The loop is level-triggered: the queue holds keys, not events. Whoever gets a
 // key looks at the caches for what is true now, so that a lost, repeated or late
@@ -179,8 +179,8 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		l.sleep(key, time.Duration(seconds)*time.Second, err)
+	if wait := retryAfter(err); wait > 0 {
+		l.sleep(key, wait, err)
 		return true
 	}
 	l.queue.AddRateLimited(key)
@@ -188,6 +188,20 @@ func (l *Loop) next(ctx, work context.Context) bool {
 }
 
 func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
+
+// retryAfter is the longest time that the server has asked for. Of several
+// errors that were joined, SuggestsClientDelay would look at the first only.
+func retryAfter(err error) (longest time.Duration) {
+	var joined interface{ Unwrap() []error }
+	if !errors.As(err, &joined) {
+		seconds, _ := apierrors.SuggestsClientDelay(err)
+		return time.Duration(seconds) * time.Second
+	}
+	for _, e := range joined.Unwrap() {
+		longest = max(longest, retryAfter(e))
+	}
+	return longest
+}
 
 // protected turns a panic into an error, so that one poisonous object does not
 // end the work on all others.

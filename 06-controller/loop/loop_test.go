@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -95,6 +96,23 @@ func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
 			t.Fatalf("tried at %v, but the server asked for 7 s", tries)
 		}
 	})
+}
+
+func TestRetryAfterIsTheLongestOfJoinedErrors(t *testing.T) {
+	short, long := apierrors.NewTooManyRequests("later", 2), apierrors.NewTooManyRequests("much later", 7)
+	for _, c := range []struct {
+		err  error
+		want time.Duration
+	}{
+		{errors.New("no"), 0},
+		{fmt.Errorf("writing: %w", short), 2 * time.Second},
+		{errors.Join(errors.New("no"), short), 2 * time.Second},
+		{fmt.Errorf("both: %w", errors.Join(short, apierrors.NewInternalError(errors.New("no")), fmt.Errorf("writing: %w", long))), 7 * time.Second},
+	} {
+		if got := retryAfter(c.err); got != c.want {
+			t.Errorf("%v: %s, want %s", c.err, got, c.want)
+		}
+	}
 }
 
 func TestOneKeyHasOneWorkerAndDoesNotHoldUpOthers(t *testing.T) {
