@@ -186,23 +186,23 @@ func TestKillKeepsTheInterval(t *testing.T) {
 	}
 }
 
-// An eviction that was refused does not count. The next one may have the same
-// second in the status, and it does count.
+// The first try is refused. The second follows in the same second, so both have
+// the same lastEvictionTime, and that of the second counts.
 func TestKillKeepsTheIntervalAfterARefusal(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
+	w := openWard(t)
 	owned := w.controlled()
-	w.pod("a", ill, owned)
-	w.pod("b", ill, owned)
-	w.inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Call, Call: func(context.Context, faultproxy.Request) error {
-		w.edit("a", `{"metadata":{"annotations":{"x":"y"}}}`)
-		return nil
-	}})
-	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // both tries in one second
-	w.policy("example", specOf("kill", every(3600)))
-	w.expect("example", counted(1, 0), hindered("Throttled", "Throttled: 1 pod"))
-	w.alive("b")
-	w.expectEvicted(1)
+	for _, name := range []string{"a", "b", "c"} {
+		w.pod(name, ill, owned)
+	}
+	refused := w.inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: 409})
+	w.policy("example", specOf("kill", every(60)))
+	w.start()
+	w.expect("example", counted(2, 0), hindered("Throttled", "Throttled: 2 pods"))
+	w.struck(refused, 1)
+	if all := w.evicted(); len(all) != 1 {
+		t.Errorf("%d evictions within a minute, want 1", len(all))
+	}
 }
 
 // A rival that removes the time from the status gets no further eviction by that.
@@ -375,6 +375,25 @@ func TestKillReadsLive(t *testing.T) {
 	held.Remove()
 	w.expect("example", counted(1, 0), done, neverEvicted)
 	w.alive("a")
+}
+
+// The server does not want to be asked about one pod now. Another pod is evicted
+// meanwhile, after which all others are usually asked about again.
+func TestKillWaitsForRetryAfterOfADryRun(t *testing.T) {
+	t.Parallel()
+	w := openWard(t)
+	owned := w.controlled()
+	w.pod("a", ill, owned)
+	w.pod("b", ill, owned)
+	dryRuns := faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "a"}
+	w.inject(faultproxy.Rule{Match: dryRuns, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
+	w.policy("example", specOf("kill", every(1)))
+	w.start()
+	w.expectEvicted(2)
+	asked := w.requests(dryRuns)
+	if pause := asked[1].Started.Sub(asked[0].Started); pause < 3*time.Second {
+		t.Errorf("asked again after %s, though the server wanted 3 s", pause)
+	}
 }
 
 // Another 429 than that of a budget is the server's, and not repeated before its Retry-After ends.

@@ -1,6 +1,6 @@
 // Command healthcheckpolicy is the controller of HealthCheckPolicies. It marks or
 // evicts pods that lack probes, and reports in the status of each policy.
-// Start reading at controller.go.
+// Start reading at controller/controller.go.
 package main
 
 import (
@@ -14,12 +14,10 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 
-	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
@@ -52,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
 	config.QPS = -1 // the queue limits the tries of each key, and the API server limits clients
-	clients, err := connect(config)
+	clients, err := controller.Connect(config)
 	if err != nil {
 		return err
 	}
@@ -64,21 +62,9 @@ func run(ctx context.Context, args []string) error {
 	defer stopRecording()
 	clients.Recorder = recorder
 
-	controller, err := New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
+	c, err := controller.New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
 	if err != nil {
 		return err
 	}
-	return controller.Run(ctx)
-}
-
-func connect(config *rest.Config) (Clients, error) {
-	core, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("making a client: %w", err)
-	}
-	policies, err := versioned.NewForConfig(config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("making a client for policies: %w", err)
-	}
-	return Clients{Core: core, Policies: policies}, nil
+	return c.Run(ctx)
 }

@@ -179,29 +179,29 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
-	if wait := retryAfter(err); wait > 0 {
-		l.sleep(key, wait, err)
+	if d := retryAfter(err); d > 0 {
+		l.sleep(key, d, err)
 		return true
 	}
 	l.queue.AddRateLimited(key)
 	return true
 }
 
-func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
-
-// retryAfter is the longest time that the server has asked for. Of several
-// errors that were joined, SuggestsClientDelay would look at the first only.
-func retryAfter(err error) (longest time.Duration) {
-	var joined interface{ Unwrap() []error }
-	if !errors.As(err, &joined) {
-		seconds, _ := apierrors.SuggestsClientDelay(err)
-		return time.Duration(seconds) * time.Second
+// retryAfter is the longest wait that the server has asked for in one of the
+// joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
+func retryAfter(err error) time.Duration {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var longest time.Duration
+		for _, e := range joined.Unwrap() {
+			longest = max(longest, retryAfter(e))
+		}
+		return longest
 	}
-	for _, e := range joined.Unwrap() {
-		longest = max(longest, retryAfter(e))
-	}
-	return longest
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
 }
+
+func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
 
 // protected turns a panic into an error, so that one poisonous object does not
 // end the work on all others.

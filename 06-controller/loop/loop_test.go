@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -81,7 +82,8 @@ func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
 			}
 			tries = append(tries, time.Now())
 			if len(tries) == 1 {
-				return 0, apierrors.NewTooManyRequests("later", 7)
+				conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("changed"))
+				return 0, errors.Join(conflict, fmt.Errorf("marking: %w", apierrors.NewTooManyRequests("later", 7)), apierrors.NewTooManyRequests("later", 1))
 			}
 			return 0, nil
 		})
@@ -96,23 +98,6 @@ func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
 			t.Fatalf("tried at %v, but the server asked for 7 s", tries)
 		}
 	})
-}
-
-func TestRetryAfterIsTheLongestOfJoinedErrors(t *testing.T) {
-	short, long := apierrors.NewTooManyRequests("later", 2), apierrors.NewTooManyRequests("much later", 7)
-	for _, c := range []struct {
-		err  error
-		want time.Duration
-	}{
-		{errors.New("no"), 0},
-		{fmt.Errorf("writing: %w", short), 2 * time.Second},
-		{errors.Join(errors.New("no"), short), 2 * time.Second},
-		{fmt.Errorf("both: %w", errors.Join(short, apierrors.NewInternalError(errors.New("no")), fmt.Errorf("writing: %w", long))), 7 * time.Second},
-	} {
-		if got := retryAfter(c.err); got != c.want {
-			t.Errorf("%v: %s, want %s", c.err, got, c.want)
-		}
-	}
 }
 
 func TestOneKeyHasOneWorkerAndDoesNotHoldUpOthers(t *testing.T) {

@@ -93,11 +93,24 @@ func verifyDocuments(ws workspace.Workspace) error {
 		if !strings.Contains(string(data), fmt.Sprintf("make test-step N=%d", s.Number)) {
 			errs = append(errs, fmt.Errorf("%s does not name its tests: make test-step N=%d", s.README(), s.Number))
 		}
-		errs = append(errs, verifyOwned(s))
+		errs = append(errs, verifyOwned(s), verifyExcerpts(ws, s, data))
 		tests, err := filepath.Glob(filepath.Join(s.Dir, "*_test.go"))
 		if err != nil || len(tests) == 0 {
 			errs = append(errs, fmt.Errorf("%s has no tests", s.Name))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// verifyExcerpts checks that the code that a lesson shows is that of the files it names.
+func verifyExcerpts(ws workspace.Workspace, s workspace.Step, readmeText []byte) error {
+	_, drifted, err := readme.Excerpts(ws.Root, readmeText)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.README(), err)
+	}
+	var errs []error
+	for _, d := range drifted {
+		errs = append(errs, fmt.Errorf("%s: %s; run make readme N=%d", s.README(), d, s.Number))
 	}
 	return errors.Join(errs...)
 }

@@ -32,3 +32,23 @@ func TestVerifyOwned(t *testing.T) {
 		}
 	}
 }
+
+// A lesson that shows code which its file no longer has is named, with the line.
+func TestVerifyExcerpts(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := workspace.Step{Number: 6, Dir: filepath.Join(root, "06-controller")}
+	for block, want := range map[string]string{
+		"<!-- code: main.go func main -->\n```go\nfunc main() {}\n```\n":  "",
+		"<!-- code: main.go func main -->\n```go\nfunc main() { }\n```\n": "README.md: line 3: the code block differs from main.go func main; run make readme N=6",
+		"<!-- code: main.go func run -->\n```go\n```\n":                   "README.md: line 3: main.go has no func run",
+	} {
+		err := verifyExcerpts(workspace.Workspace{Root: root}, s, []byte("# T\n\n"+block))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: error %v, want %q", block, err, want)
+		}
+	}
+}

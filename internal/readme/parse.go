@@ -17,6 +17,9 @@
 //
 // A block directly after a paragraph that starts with "By hand" in bold is not
 // run: the reader sees that it is theirs to do, and the summary counts it.
+//
+// A code block after a comment that begins with "code:" is an excerpt from a
+// file of the clone; see Excerpts.
 package readme
 
 import (

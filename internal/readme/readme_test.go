@@ -379,3 +379,31 @@ the end
 		t.Errorf("%d commands updated, want 2", summary.Updated)
 	}
 }
+
+// A run that updates brings the excerpts up to date, too; one that does not leaves them to make verify.
+func TestUpdateExcerpts(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "README.md")
+	old, want := "# T\n\n<!-- code: main.go func main -->\n```go\nold\n```\n", "# T\n\n<!-- code: main.go func main -->\n```go\nfunc main() {}\n```\n"
+	for name, text := range map[string]string{"main.go": "package main\n\nfunc main() {}\n", "README.md": old} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for update, want := range map[bool]string{false: old, true: want} {
+		if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		summary, err := Runner{Dir: root, Env: os.Environ(), Update: update}.Run(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(after) != want || (summary.Updated == 1) != update {
+			t.Errorf("update %v: %d updated:\n%s", update, summary.Updated, after)
+		}
+	}
+}

@@ -23,7 +23,7 @@ type Runner struct {
 	Dir     string        // where the shell starts: the root of the clone
 	Env     []string      // the shell's environment, as in exec.Cmd
 	Show    io.Writer     // commands and output as a person would see them; nil for none
-	Update  bool          // rewrite expected outputs instead of failing
+	Update  bool          // rewrite excerpts, and expected outputs instead of failing
 	Timeout time.Duration // the longest that one command may take; 2 minutes if zero
 }
 
@@ -33,7 +33,7 @@ type Summary struct {
 	Blocks   int // console blocks that were run
 	Commands int
 	ByHand   int // console blocks left to the reader
-	Updated  int // commands whose expected output was rewritten
+	Updated  int // expected outputs and excerpts that were rewritten
 }
 
 // A Mismatch is a command that did not do what the README says.
@@ -66,6 +66,17 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 	source, err := os.ReadFile(path)
 	if err != nil {
 		return Summary{}, err
+	}
+	if r.Update {
+		var drifted []string
+		if source, drifted, err = Excerpts(r.Dir, source); err != nil {
+			return Summary{}, fmt.Errorf("%s: %w", path, err)
+		}
+		if summary.Updated = len(drifted); summary.Updated > 0 {
+			if err := os.WriteFile(path, source, 0o644); err != nil {
+				return Summary{}, err
+			}
+		}
 	}
 	doc, err := Parse(source)
 	if err != nil {

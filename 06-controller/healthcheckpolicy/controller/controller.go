@@ -1,10 +1,9 @@
-package main
+package controller
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -149,7 +148,8 @@ type pass struct {
 
 	selector        labels.Selector
 	invalidSelector error
-	failed, passed  []*pod // the pods that count
+	failed          []*pod // of the pods that count ...
+	passed          int    // ... and how many do not fail
 	holds           bool   // after this pass pods carry the mark
 
 	outcome              // why not everything could be done
@@ -234,7 +234,6 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 		return nil, err
 	}
 	p.memory.keepOnly(selected, marked)
-	slices.SortFunc(selected, byAge)
 	required := required(policy.Spec.RequiredProbes)
 
 	var changes []change
@@ -257,7 +256,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 			p.failed = append(p.failed, pod)
 			need(pod, wishFor(&policy.Spec, pod, required))
 		default:
-			p.passed = append(p.passed, pod)
+			p.passed++
 			need(pod, wishNone)
 		}
 	}

@@ -1,8 +1,9 @@
-package main
+package controller
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,19 +80,11 @@ func policyIn(obj any) (*v1alpha1.HealthCheckPolicy, error) {
 
 // selected returns the cached pods that a selector matches.
 func (c *Controller) selected(namespace string, selector labels.Selector) ([]*pod, error) {
-	var pods []*pod
-	for _, value := range anchors(namespace, selector) {
-		found, err := podsBy(c.pods, byAnchor, value)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range found {
-			if selector.Matches(podLabels(p)) {
-				pods = append(pods, p)
-			}
-		}
+	pods, err := podsBy(c.pods, byAnchor, anchors(namespace, selector)...)
+	if err != nil || anchored(selector) {
+		return pods, err
 	}
-	return pods, nil
+	return slices.DeleteFunc(pods, func(p *pod) bool { return !selector.Matches(podLabels(p)) }), nil
 }
 
 // marked returns the cached pods that carry a policy's mark. It does not look
@@ -100,18 +93,21 @@ func (c *Controller) marked(policy types.UID) ([]*pod, error) {
 	return podsBy(c.pods, byMark, string(policy))
 }
 
-func podsBy(indexer cache.Indexer, index, value string) ([]*pod, error) {
-	objs, err := indexer.ByIndex(index, value)
-	if err != nil {
-		return nil, fmt.Errorf("looking up pods by %s: %w", index, err)
-	}
-	pods := make([]*pod, 0, len(objs))
-	for _, obj := range objs {
-		p, err := podIn(obj)
+func podsBy(indexer cache.Indexer, index string, values ...string) ([]*pod, error) {
+	var pods []*pod
+	for _, value := range values {
+		objs, err := indexer.ByIndex(index, value)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("looking up pods by %s: %w", index, err)
 		}
-		pods = append(pods, p)
+		pods = slices.Grow(pods, len(objs))
+		for _, obj := range objs {
+			p, err := podIn(obj)
+			if err != nil {
+				return nil, err
+			}
+			pods = append(pods, p)
+		}
 	}
 	return pods, nil
 }

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 // carries the pod's UID and resourceVersion, so it fails if the pod has.
 func (c *Controller) evict(ctx context.Context, p *pass) {
 	var candidates []*pod
+	slices.SortFunc(p.failed, byAge)
 	for _, pod := range p.failed {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, "")
@@ -130,8 +131,8 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
 		return false
 	}
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
-	p.memory.unused = time.Time{} // a refused eviction may have had the same second
 
+	p.memory.unused = time.Time{} // the last try, which was refused, may have had the same second
 	err = c.postEviction(ctx, live)
 	p.now = c.clock.Now() // all that may have taken its time
 	switch answer := answerOf(err); answer {

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"cmp"
@@ -30,6 +30,7 @@ type pod struct {
 	mirror      bool              // the API server's picture of a static pod
 	controlled  bool              // somebody will replace it
 	containers  []container       // the regular ones, in the order of the spec
+	everywhere  probes            // what every one of them declares
 	annotations map[string]uint64 // of each value only a hash: enough to see that a key is taken, or has changed
 	marks       []mark            // what policies have put, as the API server recorded it
 }
@@ -73,11 +74,13 @@ func reduce(p *corev1.Pod) *pod {
 		mirror:     p.Annotations[corev1.MirrorPodAnnotationKey] != "",
 		controlled: metav1.GetControllerOf(p) != nil,
 		containers: make([]container, 0, len(p.Spec.Containers)),
+		everywhere: ^probes(0),
 		marks:      marksIn(p.ManagedFields),
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		r.containers = append(r.containers, container{c.Name, declared(c)})
+		r.everywhere &= declared(c)
 	}
 	if len(p.Annotations) > 0 {
 		r.annotations = make(map[string]uint64, len(p.Annotations))

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 // fails reports whether a pod lacks a probe. Init containers do not count, not
 // even restartable ones, so the cache does not hold them.
 func (p *pod) fails(required probes) bool {
-	return slices.ContainsFunc(p.containers, func(c container) bool { return required&^c.declares != 0 })
+	return required&^p.everywhere != 0
 }
 
 const maxMarkBytes = 1024
@@ -131,6 +131,23 @@ func anchors(namespace string, selector labels.Selector) []string {
 		}
 	}
 	return best
+}
+
+// anchored reports whether the selector matches every pod that has one of its
+// anchors, so that nobody needs to look at the pod's labels.
+func anchored(selector labels.Selector) bool {
+	requirements, selectable := selector.Requirements()
+	if !selectable || len(requirements) > 1 {
+		return false
+	}
+	for _, r := range requirements {
+		switch r.Operator() {
+		case "=", "==", "in":
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 func podAnchors(p *pod) []string {

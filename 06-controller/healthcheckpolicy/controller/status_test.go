@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"errors"
@@ -50,7 +50,7 @@ func TestStatusChangesOnlyWithWhatItReports(t *testing.T) {
 	policy := policyWith(metav1.LabelSelector{})
 	policy.Generation = 3
 	p := aPass(policy, noon)
-	p.passed = []*pod{{}, {}}
+	p.passed = 2
 	first := p.statusOf()
 	if c := meta.FindStatusCondition(first.Conditions, "Compliant"); c == nil || c.Status != "True" || c.Reason != "AllPassed" || c.ObservedGeneration != 3 || !c.LastTransitionTime.Time.Equal(noon) {
 		t.Errorf("Compliant: %+v", c)
@@ -64,12 +64,12 @@ func TestStatusChangesOnlyWithWhatItReports(t *testing.T) {
 
 	policy.Status = *first
 	p = aPass(policy, noon.Add(time.Hour))
-	p.passed = []*pod{{}, {}}
+	p.passed = 2
 	if again := p.statusOf(); !equality.Semantic.DeepEqual(again, first) {
 		t.Errorf("nothing has changed, and the status becomes %+v", again)
 	}
 
-	p.passed, p.failed = p.passed[:1], []*pod{{}}
+	p.passed, p.failed = 1, []*pod{{}}
 	p.add("KeyConflict", "")
 	worse := p.statusOf()
 	if c := meta.FindStatusCondition(worse.Conditions, "Compliant"); c.Status != "False" || c.Reason != "ProbesMissing" || c.Message != "1 of 2 pods lack a required probe" || !c.LastTransitionTime.Time.Equal(noon.Add(time.Hour)) {

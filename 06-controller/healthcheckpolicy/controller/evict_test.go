@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"testing"
@@ -97,7 +97,7 @@ func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
 	}
 	m.agreed = noon.Add(-10 * time.Second)
 	if got := m.brake(killer(noon, 30), noon); got != 20*time.Second {
-		t.Errorf("the one before it was not refused: waits %s, want 20s", got)
+		t.Errorf("the one before was carried out 10 s ago: waits %s, want 20s", got)
 	}
 	if got := m.brake(killer(time.Time{}, 30), noon); got != 20*time.Second {
 		t.Errorf("somebody has removed the time from the status: waits %s, want 20s", got)

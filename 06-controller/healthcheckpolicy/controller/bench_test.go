@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"fmt"
@@ -214,7 +214,7 @@ func policyOf(pod int) string { return fmt.Sprintf("policy-%03d", pod/100) }
 // do. It cannot reach an API server, so a request would be an error.
 func settledController(b *testing.B, pods, policies int) *Controller {
 	b.Helper()
-	clients, err := connect(&rest.Config{Host: "http://127.0.0.1:1"})
+	clients, err := Connect(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -235,8 +235,8 @@ func settledController(b *testing.B, pods, policies int) *Controller {
 				Selector: metav1.LabelSelector{MatchLabels: map[string]string{"team": policyOf(100 * i)}}},
 		}
 		p := &pass{key: cache.MetaObjectToName(policy), policy: policy, memory: &memory{uid: policy.UID}, now: c.clock.Now()}
-		if changes, err := c.judge(p); err != nil || len(changes) > 0 || len(p.passed) != 100 {
-			b.Fatalf("%s: %d changes, %d pods pass: %v", p.key, len(changes), len(p.passed), err)
+		if changes, err := c.judge(p); err != nil || len(changes) > 0 || p.passed != 100 {
+			b.Fatalf("%s: %d changes, %d pods pass: %v", p.key, len(changes), p.passed, err)
 		}
 		policy.Status = *p.statusOf()
 		if err := c.policies.Add(policy); err != nil {

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -93,7 +93,7 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 		status.ObservedGeneration = policy.Generation
 		return status
 	}
-	failed, passed := len(p.failed), len(p.passed)
+	failed, passed := len(p.failed), p.passed
 	status.Statistics = &v1alpha1.Statistics{Pods: v1alpha1.PodStatistics{Failed: int32(failed), Passed: int32(passed)}}
 	if failed == 0 {
 		set(v1alpha1.ConditionCompliant, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "Every pod that counts declares every required probe")
