@@ -23,3 +23,5 @@ func TestMain(m *testing.M) {
 	}
 	testenv.Main(m)
 }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
