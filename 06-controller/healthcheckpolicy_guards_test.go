@@ -20,44 +20,44 @@ import (
 // withoutGuards builds the controller so that the environment variable WITHOUT
 // names a guard that it then does not have. It is built once for all guards.
 var withoutGuards = []testenv.ProgramOption{
-	testenv.AddFile("without.go", `package main
+	testenv.AddFile("controller/without.go", `package controller
 
 import "os"
 
 func without(guard string) bool { return os.Getenv("WITHOUT") == guard }
 `),
-	testenv.Replace("requests.go", `apply := applycorev1.Pod(p.Name, p.Namespace).WithUID(p.UID)`,
+	testenv.Replace("controller/requests.go", `apply := applycorev1.Pod(p.Name, p.Namespace).WithUID(p.UID)`,
 		`apply := applycorev1.Pod(p.Name, p.Namespace)
 	if !without("uid") {
 		apply.WithUID(p.UID)
 	}`),
-	testenv.Replace("requests.go", `&metav1.PatchOptions{FieldManager: manager(policy)}`,
+	testenv.Replace("controller/requests.go", `&metav1.PatchOptions{FieldManager: manager(policy)}`,
 		`&metav1.PatchOptions{FieldManager: manager(policy), Force: map[bool]*bool{true: new(true)}[without("respect for conflicts")]}`),
-	testenv.Replace("judge.go", `if present && !equal && !owned {`, `if present && !equal && !owned && !without("respect for conflicts") {`),
-	testenv.Replace("marks.go", `if ch.mine != nil { // give up`, `if ch.mine != nil && !without("giving up the claim") { // give up`),
-	testenv.Replace("requests.go", `Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}`,
+	testenv.Replace("controller/judge.go", `if present && !equal && !owned {`, `if present && !equal && !owned && !without("respect for conflicts") {`),
+	testenv.Replace("controller/marks.go", `if ch.mine != nil { // give up`, `if ch.mine != nil && !without("giving up the claim") { // give up`),
+	testenv.Replace("controller/requests.go", `Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}`,
 		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &uid, ResourceVersion: &version}}[without("preconditions")]}`),
-	testenv.Replace("evict.go", `if policy.UID != p.memory.uid ||`, `if !without("live check") && (policy.UID != p.memory.uid ||`),
-	testenv.Replace("evict.go", `p.memory.brake(policy, p.now) > 0 {`, `p.memory.brake(policy, p.now) > 0) {`),
-	testenv.Replace("evict.go", `return max(0, last.Add(interval(policy)).Sub(now))`, `if without("brake") {
+	testenv.Replace("controller/evict.go", `if policy.UID != p.memory.uid ||`, `if !without("live check") && (policy.UID != p.memory.uid ||`),
+	testenv.Replace("controller/evict.go", `p.memory.brake(policy, p.now) > 0 {`, `p.memory.brake(policy, p.now) > 0) {`),
+	testenv.Replace("controller/evict.go", `return max(0, last.Add(interval(policy)).Sub(now))`, `if without("brake") {
 		return 0
 	}
 	return max(0, last.Add(interval(policy)).Sub(now))`),
-	testenv.Replace("evict.go", `if last.After(now.Add(time.Second)) {`, `if last.After(now.Add(time.Second)) && !without("clock check") {`),
-	testenv.Replace("evict.go", `c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))`, `if without("dry run") {
+	testenv.Replace("controller/evict.go", `if last.After(now.Add(time.Second)) {`, `if last.After(now.Add(time.Second)) && !without("clock check") {`),
+	testenv.Replace("controller/evict.go", `c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))`, `if without("dry run") {
 			p.memory.remember(pod, p.now, "", "", 0)
 		} else {
 			c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
 		}`),
-	testenv.Replace("status.go", `if equality.Semantic.DeepEqual(*status, p.policy.Status) {`,
+	testenv.Replace("controller/status.go", `if equality.Semantic.DeepEqual(*status, p.policy.Status) {`,
 		`if equality.Semantic.DeepEqual(*status, p.policy.Status) && !without("no-op check of the status") {`),
-	testenv.Replace("judge.go", `return !(alone && equal), false`, `return !(alone && equal) || without("no-op check of the marks"), false`),
-	testenv.Replace("controller.go", `if !c.caughtUp(p) {`, `if !c.caughtUp(p) && !without("catching up") {`),
-	testenv.Replace("marks.go", `if !p.holds || slices`, `if without("finalizer") || !p.holds || slices`),
-	testenv.Replace("marks.go", `case known && !reached(`, `case known && !without("certainty") && !reached(`),
-	testenv.Replace("marks.go", `case held && !known:`, `case held && !known && !without("live list"):`),
-	testenv.Replace("requests.go", `return r.MaxRetries(0).`, `return r.MaxRetries(map[bool]int{true: 10}[without("single requests")]).`),
-	testenv.Replace("controller.go", `case pod.finished && policy.Generation == policy.Status.ObservedGeneration:`,
+	testenv.Replace("controller/judge.go", `return !(alone && equal), false`, `return !(alone && equal) || without("no-op check of the marks"), false`),
+	testenv.Replace("controller/controller.go", `if !c.caughtUp(p) {`, `if !c.caughtUp(p) && !without("catching up") {`),
+	testenv.Replace("controller/marks.go", `if !p.holds || slices`, `if without("finalizer") || !p.holds || slices`),
+	testenv.Replace("controller/marks.go", `case known && !reached(`, `case known && !without("certainty") && !reached(`),
+	testenv.Replace("controller/marks.go", `case held && !known:`, `case held && !known && !without("live list"):`),
+	testenv.Replace("controller/requests.go", `return r.MaxRetries(0).`, `return r.MaxRetries(map[bool]int{true: 10}[without("single requests")]).`),
+	testenv.Replace("controller/controller.go", `case pod.finished && policy.Generation == policy.Status.ObservedGeneration:`,
 		`case pod.finished && policy.Generation == policy.Status.ObservedGeneration && !without("mercy for finished pods"):`),
 }
 

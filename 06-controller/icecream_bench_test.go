@@ -145,7 +145,8 @@ func createFoos(b *testing.B, count int) times {
 	crdtest.Install(b, e, crd)
 	foos := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1alpha1", Resource: crd.Spec.Names.Plural}
 	client := e.Dynamic.Resource(foos).Namespace(e.Namespace)
-	s := e.Start(testenv.Command{Path: program, Timeout: 20 * time.Minute})
+	// It takes its kubeconfig from a flag only.
+	s := e.Start(testenv.Command{Path: "/bin/sh", Args: []string{"-c", `exec "$0" -kubeconfig "$KUBECONFIG"`, program}, Timeout: 20 * time.Minute})
 	defer s.Kill()
 	defer clearAway(b, e, foos)
 	return race(b, e, count, func(ctx context.Context, name string) error {
@@ -155,6 +156,9 @@ func createFoos(b *testing.B, count int) times {
 		}}, metav1.CreateOptions{})
 		return err
 	}, func(ctx context.Context) (synced, available int, err error) {
+		if code := s.ExitCode(); code >= 0 {
+			return 0, 0, poll.Stop(fmt.Errorf("the sample-controller has ended with exit code %d:\n%s", code, s.Stderr()))
+		}
 		list, err := client.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return 0, 0, err

@@ -720,24 +720,24 @@ func TestIcecreamProgram(t *testing.T) {
 // withoutAGuard builds the controller so that the environment variable WITHOUT
 // names a guard that it then does not have. It is built once for all guards.
 var withoutAGuard = []testenv.ProgramOption{
-	testenv.AddFile("without.go", `package main
+	testenv.AddFile("controller/without.go", `package controller
 
 import "os"
 
 func without(guard string) bool { return os.Getenv("WITHOUT") == guard }
 `),
-	testenv.Replace("controller.go", "Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},",
+	testenv.Replace("controller/controller.go", "Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},",
 		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &old.UID, ResourceVersion: &old.ResourceVersion}}[without("preconditions")],`),
-	testenv.Replace("controller.go", ".WithResourceVersion(d.ResourceVersion)",
+	testenv.Replace("controller/controller.go", ".WithResourceVersion(d.ResourceVersion)",
 		`.WithResourceVersion(map[bool]string{false: d.ResourceVersion}[without("resourceVersion of an apply")])`),
-	testenv.Replace("controller.go", "ours && available(ice, deployment)", `ours && (without("patience") || available(ice, deployment))`),
-	testenv.Replace("controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct"),
-	testenv.Replace("controller.go", "if c.written.ahead(key) {", `if c.written.ahead(key) && !without("catching up") {`),
-	testenv.Replace("controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
+	testenv.Replace("controller/controller.go", "ours && available(ice, deployment)", `ours && (without("patience") || available(ice, deployment))`),
+	testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct"),
+	testenv.Replace("controller/controller.go", "if c.written.ahead(key) {", `if c.written.ahead(key) && !without("catching up") {`),
+	testenv.Replace("controller/controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
 		`if equality.Semantic.DeepEqual(ice.Status, status) && !without("no-op check of the status") {`),
-	testenv.Replace("controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`),
-	testenv.Replace("controller.go", "if wrote || retired || reported {", `if wrote || retired || reported || without("no-op check of the Event") {`),
-	testenv.Replace("controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
+	testenv.Replace("controller/controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`),
+	testenv.Replace("controller/controller.go", "if wrote || retired || reported {", `if wrote || retired || reported || without("no-op check of the Event") {`),
+	testenv.Replace("controller/controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
 		`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
 	testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),
 	testenv.Replace("../loop/loop.go", "\tl.queue.AddRateLimited(key)\n",

@@ -29,7 +29,7 @@ const (
 
 func TestFunctionsAndFakesDoNotSeeTheWrongEndpoint(t *testing.T) {
 	t.Parallel()
-	dir, err := filepath.Abs("icecream")
+	dir, err := filepath.Abs("icecream/controller")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestFunctionsAndFakesDoNotSeeTheWrongEndpoint(t *testing.T) {
 
 func TestARealServerSeesTheWrongEndpoint(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t, testenv.Replace("controller.go", rightEndpoint, wrongEndpoint))
+	p := openParlour(t, testenv.Replace("controller/controller.go", rightEndpoint, wrongEndpoint))
 	p.start()
 	p.create("vanilla", "cone", 0)
 	if err := hold(p, 2*time.Second, func() error {
@@ -79,7 +79,7 @@ func TestARealServerSeesTheWrongEndpoint(t *testing.T) {
 }
 
 // Every pod has a command that its image does not have.
-var wrongCommand = testenv.Replace("desired.go", "WithImage(image)", `WithImage(image).WithCommand("/no-such-program")`)
+var wrongCommand = testenv.Replace("controller/desired.go", "WithImage(image)", `WithImage(image).WithCommand("/no-such-program")`)
 
 func TestContainersSeeAWrongCommand(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
 // Command healthcheckpolicy is the controller of HealthCheckPolicies. It marks or
 // evicts pods that lack probes, and reports in the status of each policy.
-// Start reading at controller.go.
+// Start reading at controller/controller.go.
 package main
 
 import (
@@ -13,18 +13,13 @@ import (
 	"syscall"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
-	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
@@ -57,12 +52,12 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
 	config.QPS = -1 // the queue limits the tries of each key, and the API server limits clients
-	clients, err := connect(config)
+	clients, err := controller.Connect(config)
 	if err != nil {
 		return err
 	}
 
-	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
+	broadcaster := events.NewBroadcaster(controller.EventSink{EventSink: &events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
 	defer broadcaster.Shutdown()
 	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
 	defer stopRecording()
@@ -71,33 +66,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	clients.Recorder = broadcaster.NewRecorder(scheme.Scheme, "healthcheckpolicy")
 
-	controller, err := New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
+	c, err := controller.New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
 	if err != nil {
 		return err
 	}
-	return controller.Run(ctx)
-}
-
-func connect(config *rest.Config) (Clients, error) {
-	core, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("making a client: %w", err)
-	}
-	policies, err := versioned.NewForConfig(config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("making a client for policies: %w", err)
-	}
-	return Clients{Core: core, Policies: policies}, nil
-}
-
-// eventSink writes Events. In a namespace that is being deleted the API server
-// refuses new ones, which is no error.
-type eventSink struct{ events.EventSink }
-
-func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
-	created, err := s.EventSink.Create(ctx, event)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
-		return event, nil
-	}
-	return created, err
+	return c.Run(ctx)
 }

@@ -1,8 +1,8 @@
 // icecream is a controller that owns: it creates a Deployment for each Icecream,
 // keeps it as the Icecream asks, and reports what became of it.
 //
-// Read controller.go; the rest stands beside it. desired.go computes what should
-// be, caches.go keeps what is.
+// Read controller/controller.go; the rest stands beside it. desired.go computes
+// what should be, caches.go keeps what is.
 package main
 
 import (
@@ -14,16 +14,14 @@ import (
 	"syscall"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 
-	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/06-controller/icecream/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
@@ -71,21 +69,9 @@ func run(ctx context.Context) error {
 	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
 		return fmt.Errorf("starting to record Events: %w", err)
 	}
-	controller, err := New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, manager), *namespace, *image, *resync, options)
+	c, err := controller.New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, controller.Manager), *namespace, *image, *resync, options)
 	if err != nil {
 		return err
 	}
-	return controller.Run(ctx)
-}
-
-// What an Event refers to. client-go would put a resourceVersion into the
-// reference if it got the object, and count no two Events as the same.
-
-func icecreamReference(ice *v1alpha1.Icecream) *corev1.ObjectReference {
-	gvk := v1alpha1.IcecreamKind
-	return &corev1.ObjectReference{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: ice.Namespace, Name: ice.Name, UID: ice.UID}
-}
-
-func deploymentReference(d *appsv1.Deployment) *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment", Namespace: d.Namespace, Name: d.Name, UID: d.UID}
+	return c.Run(ctx)
 }

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // Layer 2: fake clients. The whole controller runs, without a server. A fake has
 // no admission, no defaults, no garbage collection, and no subresource: it stores
-// a status wherever it is written to. ../layers_test.go shows such a bug.
+// a status wherever it is written to. ../../layers_test.go shows such a bug.
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
-// manager is the field manager of everything that this controller writes.
-const manager = "icecream-controller"
+// Manager is the field manager of everything that this controller writes.
+const Manager = "icecream-controller"
 
 // patience is how long to wait for a cache that does not show our own write
 // yet. The event of that write brings the key back sooner, unless it is lost.
@@ -208,7 +208,7 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 		return nil, false, err
 	}
 	// A POST, not an apply: an apply would take over whatever has that name.
-	d, err = c.client.AppsV1().Deployments(key.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: manager})
+	d, err = c.client.AppsV1().Deployments(key.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
 	if apierrors.IsAlreadyExists(err) {
 		// The cache does not have it yet. It can be ours: if the answer to our
 		// POST was lost, or this process has restarted since.
@@ -251,7 +251,7 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 	}
 	// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
 	wanted := desired(ice, c.image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
-	corrected, err := c.client.AppsV1().Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	corrected, err := c.client.AppsV1().Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: Manager, Force: true})
 	if err != nil {
 		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), err)
 	}
@@ -318,7 +318,7 @@ func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	}
 	ice.Status = status
 	// The resourceVersion in ice makes this fail if somebody has changed the Icecream.
-	updated, err := c.sweets.IcecreamV1alpha1().Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: manager})
+	updated, err := c.sweets.IcecreamV1alpha1().Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: Manager})
 	if apierrors.IsNotFound(err) {
 		return false, nil // nobody is left to report to
 	}

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"sync"
@@ -99,8 +99,8 @@ func (m *memory) wrotePod(version string) {
 // calm is how long the counts have to stay the same before another status with
 // new counts is written, and busy is how long that may be put off.
 const (
-	calm = 250 * time.Millisecond
-	busy = 2 * time.Second
+	calm = 500 * time.Millisecond
+	busy = 3 * time.Second
 )
 
 // settles returns how much longer new counts are kept back. The first change is

@@ -1,4 +1,4 @@
-package main
+package controller
 
 import (
 	"fmt"
@@ -214,7 +214,7 @@ func policyOf(pod int) string { return fmt.Sprintf("policy-%03d", pod/100) }
 // do. It cannot reach an API server, so a request would be an error.
 func settledController(b *testing.B, pods, policies int) *Controller {
 	b.Helper()
-	clients, err := connect(&rest.Config{Host: "http://127.0.0.1:1"})
+	clients, err := Connect(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		b.Fatal(err)
 	}
