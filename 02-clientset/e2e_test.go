@@ -86,16 +86,21 @@ func history(t *testing.T, e *testenv.Env, resource schema.GroupVersionResource)
 	}
 	return func(last func(apiwatch.Event) bool) []apiwatch.Event {
 		t.Helper()
-		w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: new(int64(20))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Stop()
 		var events []apiwatch.Event
-		for event := range w.ResultChan() {
-			events = append(events, event)
-			if last(event) {
-				return events
+		// A busy server may end a watch before it has sent anything. Another one
+		// from the same version is sent the same events.
+		for range 3 {
+			w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: new(int64(20))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Stop()
+			events = nil
+			for event := range w.ResultChan() {
+				events = append(events, event)
+				if last(event) {
+					return events
+				}
 			}
 		}
 		t.Fatalf("not the expected end of these events of %s: %v", resource.Resource, names(events))

@@ -171,6 +171,25 @@ func TestKillKeepsTheInterval(t *testing.T) {
 	}
 }
 
+// The first try is refused. The second follows in the same second, so both have
+// the same lastEvictionTime, and that of the second counts.
+func TestKillKeepsTheIntervalAfterARefusal(t *testing.T) {
+	t.Parallel()
+	w := openWard(t)
+	owned := w.controlled()
+	for _, name := range []string{"a", "b", "c"} {
+		w.pod(name, ill, owned)
+	}
+	refused := w.inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: 409})
+	w.policy("example", specOf("kill", every(60)))
+	w.start()
+	w.expect("example", counted(2, 0), hindered("Throttled", "Throttled: 2 pods"))
+	w.struck(refused, 1)
+	if all := w.evicted(); len(all) != 1 {
+		t.Errorf("%d evictions within a minute, want 1", len(all))
+	}
+}
+
 // A clock that was set back delays the next eviction by an interval, not until the clock has caught up.
 func TestKillAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()

@@ -411,10 +411,17 @@ func (l *lab) restart(ctx context.Context, chance *rand.Rand, component string) 
 			return err
 		}
 	}
-	return poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
 		_, err := l.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: 1})
 		return err
-	})
+	}); err != nil {
+		return err
+	}
+	// While it lists again, the garbage collector takes an Icecream that was made
+	// again under its name for the old one, and forgets that one's Deployment. Only
+	// a new garbage collector finds that the owner is gone.
+	const collector = "kube-controller-manager"
+	return errors.Join(l.cluster.Kill(ctx, collector), l.cluster.Start(ctx, collector))
 }
 
 // A blow strikes several scenes at once, when all of them are at work.

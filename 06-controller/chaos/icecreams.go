@@ -236,13 +236,16 @@ func icecreamState(ctx context.Context, s *scene) (string, error) {
 		expect(controller != nil && names[string(controller.UID)] == controller.Name && wanted[controller.Name].DeploymentName == d.Name,
 			"Deployment %s belongs to %s", d.Name, owner)
 	}
-	alive := 0
+	alive, due := 0, 0
+	for _, want := range wanted {
+		due += int(*want.Replicas)
+	}
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp == nil {
 			alive++
 		}
 	}
-	expect(alive == len(pods.Items), "%d pods are still going", len(pods.Items)-alive)
+	expect(alive == due && len(pods.Items) == due, "%d pods, of which %d are not going; want %d", len(pods.Items), alive, due)
 	fmt.Fprintf(&b, "%d pods\n", alive)
 	return b.String(), errors.Join(errs...)
 }

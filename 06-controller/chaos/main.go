@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -89,10 +90,27 @@ func run(ctx context.Context) (err error) {
 func matrix(ctx context.Context, l *lab, seed uint64, parallel int, only *regexp.Regexp, t *table) {
 	slots := make(chan struct{}, max(parallel, len(subjects))) // a restart strikes all subjects at once
 	var wg sync.WaitGroup
+	var begun, ended atomic.Int64
+	finished := make(chan struct{})
+	defer close(finished)
+	go func() {
+		tick := time.NewTicker(15 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Printf("  %d of %d cases so far\n", ended.Load(), begun.Load())
+			case <-finished:
+				return
+			}
+		}
+	}()
 	start := func(c *scene, done func(result)) {
+		begun.Add(1)
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
+			defer ended.Add(1)
 			r := c.play(ctx)
 			if ctx.Err() == nil { // what an interrupt has cut off has not failed
 				done(r)

@@ -133,6 +133,7 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
 	}
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
 
+	p.memory.unused = time.Time{} // the last try, which was refused, may have had the same second
 	err = c.postEviction(ctx, live)
 	p.now = c.clock.Now() // all that may have taken its time
 	switch answer := answerOf(err); answer {
@@ -182,9 +183,8 @@ func (m *memory) brake(policy *v1alpha1.HealthCheckPolicy, now time.Time) time.D
 	}
 	last := policy.Status.LastEvictionTime.Time
 	if last.Equal(m.unused) {
-		return 0
-	}
-	if last.After(now.Add(time.Second)) {
+		last = time.Time{}
+	} else if last.After(now.Add(time.Second)) {
 		// The clock was set back. Waiting until then could take years.
 		if !last.Equal(m.future) {
 			m.future, m.futureSeen = last, now

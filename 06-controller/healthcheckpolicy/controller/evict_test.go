@@ -95,6 +95,10 @@ func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
 	if got := m.brake(killer(noon.Add(time.Second), 30), noon); got != 31*time.Second {
 		t.Errorf("a later eviction was not refused: waits %s", got)
 	}
+	m.agreed = noon.Add(-10 * time.Second)
+	if got := m.brake(killer(noon, 30), noon); got != 20*time.Second {
+		t.Errorf("the one before was carried out 10 s ago: waits %s, want 20s", got)
+	}
 }
 
 func TestKillsJudgesPolicyAndPodAsTheyAre(t *testing.T) {
