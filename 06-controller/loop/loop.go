@@ -5,7 +5,7 @@
 //	Watch     informers call handlers; a handler calls Add with the key of the object to look at
 //	Run       fills the caches, starts the workers, and stops everything in the right order
 //	next      takes one key from the queue, and decides what follows from the result
-//	serve.go  /healthz, /readyz and /metrics
+//	serve.go  /healthz, /readyz and /metrics; events.go a recorder of Events
 //
 // The loop is level-triggered: the queue holds keys, not events. Whoever gets a
 // key looks at the caches for what is true now, so that a lost, repeated or late
@@ -179,12 +179,26 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		l.sleep(key, time.Duration(seconds)*time.Second, err)
+	if d := retryAfter(err); d > 0 {
+		l.sleep(key, d, err)
 		return true
 	}
 	l.queue.AddRateLimited(key)
 	return true
+}
+
+// retryAfter is the longest wait that the server has asked for in one of the
+// joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
+func retryAfter(err error) time.Duration {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var longest time.Duration
+		for _, e := range joined.Unwrap() {
+			longest = max(longest, retryAfter(e))
+		}
+		return longest
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
 }
 
 func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -80,7 +82,8 @@ func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
 			}
 			tries = append(tries, time.Now())
 			if len(tries) == 1 {
-				return 0, apierrors.NewTooManyRequests("later", 7)
+				conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "x", errors.New("changed"))
+				return 0, errors.Join(conflict, fmt.Errorf("marking: %w", apierrors.NewTooManyRequests("later", 7)), apierrors.NewTooManyRequests("later", 1))
 			}
 			return 0, nil
 		})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -214,18 +215,18 @@ func (c *Controller) markedLive(ctx context.Context, p *pass) ([]*pod, error) {
 
 // gone cleans up after a policy that is in the cache no more. Its finalizer makes
 // sure that no mark is left, unless somebody has removed it by force.
-func (c *Controller) gone(ctx context.Context, key cache.ObjectName) error {
+func (c *Controller) gone(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	m := c.memories.get(key)
 	if m == nil {
-		return nil
+		return 0, nil
 	}
 	m.policyWrite = "" // there will be no event of that write
 	p := &pass{key: key, policy: &v1alpha1.HealthCheckPolicy{}, memory: m, now: c.clock.Now()}
 	c.loop.Phase(key, "leave")
 	c.leave(ctx, p)
-	if _, err := p.result(); err != nil {
-		return err
+	again, err := p.result()
+	if again == 0 && err == nil {
+		c.memories.forget(key)
 	}
-	c.memories.forget(key)
-	return nil
+	return again, err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -154,7 +155,7 @@ func answerOf(err error) answer {
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) && code == http.StatusConflict:
 		return keyConflict
-	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause), strings.Contains(status.Status().Message, twoBudgets):
 		return budgetAnswer
 	case code == http.StatusConflict, code == http.StatusNotFound, uidRefused(status.Status()):
 		return podGone
@@ -168,6 +169,10 @@ func answerOf(err error) answer {
 		return unclear
 	}
 }
+
+// twoBudgets is in the answer to the eviction of a pod with more than one
+// PodDisruptionBudget. It is a 500 without a reason or a cause, but no accident.
+const twoBudgets = "more than one PodDisruptionBudget"
 
 // uidRefused recognizes a pod that was replaced by one with the same name: its UID cannot be changed.
 func uidRefused(s metav1.Status) bool {
