@@ -56,3 +56,5 @@ func TestMain(m *testing.M) {
 	}
 	testenv.Main(m)
 }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
