@@ -1,14 +1,16 @@
 # shellcheck shell=bash
-# faults.sh: source it from the root of the clone, in bash or zsh. It starts the
-# fault proxy in front of the cluster and defines:
+# faults.sh: source it from the root of the clone, in bash or zsh, for this step or
+# with the folder of another one. It starts the fault proxy in front of the cluster
+# and defines:
 #   $FAULTY                 kubeconfig of the proxy
 #   faults COMMAND          steer it, see internal/faultproxy/control.go
 #   asked [QUERY]           the requests that it has seen
 #   while_cut COMMAND...    cut all watches, and run the command before anybody watches again
 #   while_gone N COMMAND... the same, and N clients are told by 410 that history is gone
-#   start PROGRAM ARG...    run a program of this step in the background, through the proxy
+#   start PROGRAM ARG...    run a program of the step in the background, through the proxy
 #   printed TEXT PROGRAM... wait until each of them has printed it
-# What a program prints is in $FAULTS/PROGRAM. Sourced again, it starts a new proxy.
+# What a program prints is in $FAULTS/PROGRAM. Where one runs twice, NAME=PROGRAM
+# gives it another name. Sourced again, it starts a new proxy.
 
 if [[ ! -f 03-informer/faults.sh ]]; then
   echo "faults.sh: source it from the root of the clone" >&2
@@ -42,10 +44,12 @@ if [[ -n ${FAULTS:-} ]]; then
 else
   at_exit faults_end
 fi
+FAULTS_STEP=${1:-03-informer}
+FAULTS_NAMESPACE=workshop-${FAULTS_STEP%%-*}
 FAULTS=$(mktemp -d)
 FAULTY=$FAULTS/kubeconfig
 FAULTS_PIDS=()
-FAULTS_BIN=$PWD/.workshop/lesson-03 # stays, so that what has not changed is not linked again
+FAULTS_BIN=$PWD/.workshop/lesson-${FAULTS_STEP%%-*} # stays, so that what has not changed is not linked again
 go build -o "$FAULTS_BIN/" ./internal/faultproxy/serve || return 1
 # The path of a socket must be short, and a temporary folder's may be long: so work from there.
 (cd "$FAULTS" && exec "$FAULTS_BIN/serve" -write-kubeconfig kubeconfig -control socket) >"$FAULTS/log" 2>&1 &
@@ -68,7 +72,7 @@ while_cut() {
   faults cut
   "$@"
   # A list waits until the server's cache is up to date. The watches that follow do not.
-  kubectl get configmaps --namespace workshop-03 >/dev/null
+  kubectl get configmaps --namespace "$FAULTS_NAMESPACE" >/dev/null
   faults clear >/dev/null
 }
 
@@ -85,10 +89,11 @@ while_gone() {
 }
 
 start() {
-  : >"$FAULTS/$1"
+  local name=${1%%=*} program=${1##*=}
+  : >"$FAULTS/$name"
   # Not go run, which leaves the program alone when it is killed itself.
-  go build -o "$FAULTS_BIN/" "./03-informer/$1" || return 1
-  "$FAULTS_BIN/$1" -kubeconfig "$FAULTY" -namespace workshop-03 "${@:2}" >"$FAULTS/$1" 2>&1 &
+  go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
+  "$FAULTS_BIN/$program" -kubeconfig "$FAULTY" -namespace "$FAULTS_NAMESPACE" "${@:2}" >"$FAULTS/$name" 2>&1 &
   FAULTS_PIDS+=($!)
 }
 

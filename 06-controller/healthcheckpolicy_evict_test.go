@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -64,11 +65,11 @@ func (w *ward) alive(names ...string) {
 }
 
 // budget makes a PodDisruptionBudget for the pods with app=guarded, and waits until it allows no disruption.
-func (w *ward) budget(minAvailable int) {
+func (w *ward) budget(name string, minAvailable int) {
 	w.t.Helper()
 	budgets := w.Client.PolicyV1().PodDisruptionBudgets(w.Namespace)
 	_, err := budgets.Create(w.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "budget"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt(minAvailable)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}},
 	}, metav1.CreateOptions{})
@@ -76,7 +77,7 @@ func (w *ward) budget(minAvailable int) {
 		w.t.Fatal(err)
 	}
 	w.Eventually(time.Minute, func(ctx context.Context) error {
-		b, err := budgets.Get(ctx, "budget", metav1.GetOptions{})
+		b, err := budgets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -132,6 +133,20 @@ func TestKillSparesWhatNobodyReplaces(t *testing.T) {
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
+}
+
+// A controller takes over a pod that nobody would have replaced.
+func TestKillOfAnAdoptedPod(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	w.pod("a", ill)
+	w.policy("example", specOf("kill"))
+	w.expect("example", counted(1, 0), hindered("NotEvictable", "NotEvictable: 1 pod"))
+	var owner corev1.Pod
+	w.controlled()(&owner)
+	w.edit("a", fmt.Sprintf(`{"metadata":{"ownerReferences":%s}}`, asJSON(owner.OwnerReferences)))
+	w.alive()
+	w.expect("example", counted(0, 0), done)
 }
 
 func TestKillSparesMirrorPods(t *testing.T) {
@@ -190,6 +205,24 @@ func TestKillKeepsTheIntervalAfterARefusal(t *testing.T) {
 	}
 }
 
+// A rival that removes the time from the status gets no further eviction by that.
+func TestKillKeepsTheIntervalWithoutTheTime(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	owned := w.controlled()
+	w.pod("a", ill, owned)
+	w.pod("b", ill, owned)
+	w.policy("example", specOf("kill", every(3600)))
+	w.expect("example", counted(1, 0), hindered("Throttled", "Throttled: 1 pod"))
+	w.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := w.policies.Patch(ctx, "example", types.MergePatchType, []byte(`{"status":{"lastEvictionTime":null}}`), metav1.PatchOptions{}, "status")
+		return err
+	})
+	w.pod("c", ill, owned) // when this one is counted, the policy was looked at again
+	w.expect("example", counted(2, 0), hindered("Throttled", "Throttled: 2 pods"))
+	w.expectEvicted(1)
+}
+
 // A clock that was set back delays the next eviction by an interval, not until the clock has caught up.
 func TestKillAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
@@ -216,7 +249,7 @@ func TestKillRespectsBudgets(t *testing.T) {
 		w.pod(name, ill, owned, labelled("app", "guarded"))
 		w.phase(name, corev1.PodRunning)
 	}
-	w.budget(2)
+	w.budget("budget", 2)
 	w.policy("example", specOf("kill", every(3600)))
 	w.command.Args = append(w.command.Args, "-resync", "1s")
 	w.start()
@@ -252,6 +285,18 @@ func TestKillRespectsBudgets(t *testing.T) {
 	w.change("example", `{"spec":{"eviction":{"minIntervalSeconds":1}}}`)
 	w.alive()
 	w.expect("example", counted(0, 0), done)
+}
+
+// The API server answers 500 to the eviction of a pod with two budgets, but it is no accident.
+func TestKillRespectsTwoBudgets(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	w.pod("a", ill, w.controlled(), labelled("app", "guarded"))
+	w.phase("a", corev1.PodRunning)
+	w.budget("one", 1)
+	w.budget("two", 1)
+	w.policy("example", specOf("kill"))
+	w.expect("example", counted(1, 0), hindered("DisruptionBudget", "DisruptionBudget: 1 pod"), neverEvicted)
 }
 
 // The pod changes after it was judged: the eviction carries its resourceVersion.
@@ -310,8 +355,10 @@ func TestKillNeverForAPolicyThatHasChanged(t *testing.T) {
 func TestKillReadsLive(t *testing.T) {
 	t.Parallel()
 	w := begin(t)
+	delivered := deliveries(t, w.proxy)
 	w.policy("example", specOf("kill", every(1)))
-	w.expect("example", counted(0, 0), done)
+	before := w.expect("example", counted(0, 0), done)
+	w.Eventually(time.Minute, func(context.Context) error { return delivered(before.ResourceVersion) })
 	held := w.inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}, Fault: faultproxy.Hold})
 	w.change("example", `{"spec":{"action":"label"}}`)
 	w.struck(held, 1)
@@ -390,6 +437,23 @@ func TestKillThatIsNotAllowed(t *testing.T) {
 			w.policy("example", specOf("kill", every(1)))
 			w.alive("a") // b is evicted all the same
 			w.expect("example", counted(1, 0), hindered(reason, reason+": 1 pod"))
+			i.Remove()
+			w.alive()
+		})
+	}
+}
+
+// Without the right to read live nothing is evicted, and the condition says why.
+func TestKillMayNotRead(t *testing.T) {
+	t.Parallel()
+	for _, resource := range []string{"pods", "healthcheckpolicies"} {
+		t.Run(resource, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t)
+			w.pod("a", ill, w.controlled())
+			i := w.inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "get", Resource: resource}, Fault: faultproxy.Answer, Code: 403, Times: -1})
+			w.policy("example", specOf("kill"))
+			w.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"), neverEvicted)
 			i.Remove()
 			w.alive()
 		})

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
@@ -147,6 +148,53 @@ func TestAPoisonousPodHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// As long as a pod's write fails, the policy's action is not done, whatever it was before.
+func TestEnforcedIsNotDoneWhileAWriteFails(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	w.policy("example", specOf("label"))
+	w.expect("example", counted(0, 0), done)
+	i := w.inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	w.pod("a", ill)
+	if p := w.expect("example", counted(1, 0)); done(p) == nil {
+		t.Errorf("status %s", asJSON(p.Status))
+	}
+	i.Remove()
+	w.expect("example", counted(1, 0), done)
+	w.expectMarks(map[string]string{"a": "true"})
+}
+
+// A read that is to be repeated later leaves the only worker to the others.
+func TestRetryAfterHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, match := range map[string]faultproxy.Match{
+		"policy": {Verb: "get", Resource: "healthcheckpolicies"}, "pod": {Verb: "get", Resource: "pods"}, "pods": {Verb: "list", Resource: "pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t, "-workers", "1")
+			w.pod("a", ill, w.controlled())
+			if name == "pods" { // only after a restart is it not enough to ask the cache
+				w.policy("example", specOf("label"))
+				w.expect("example", counted(1, 0), done)
+				w.restart()
+			}
+			i := w.inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 20 * time.Second})
+			if name == "pods" {
+				w.remove("example")
+			} else {
+				w.policy("example", specOf("kill"))
+			}
+			w.struck(i, 1)
+			w.policy("other", specOf("annotate", withKey("note")))
+			w.expect("other", counted(1, 0), done)
+			if asked := w.requests(match); len(asked) > 1 {
+				t.Errorf("the other policy had to wait: %v", asked)
+			}
+		})
+	}
+}
+
 // Retry-After is kept for each of the writes, whatever events arrive meanwhile.
 func TestRetryAfterIsKept(t *testing.T) {
 	t.Parallel()
@@ -168,6 +216,47 @@ func TestRetryAfterIsKept(t *testing.T) {
 					lines = append(lines, r.Started.Format("05.000 ")+r.String())
 				}
 				t.Errorf("repeated before its Retry-After:\n%s", strings.Join(lines, "\n"))
+			}
+		})
+	}
+}
+
+// One pass can get several answers, and may look at a pod twice.
+func TestRetryAfterIsKeptAmongOtherAnswers(t *testing.T) {
+	t.Parallel()
+	dryRunOfA := faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "a"}
+	markOf := func(pod string) faultproxy.Match {
+		return faultproxy.Match{Verb: "patch", Resource: "pods", Name: pod}
+	}
+	for name, c := range map[string]struct {
+		action v1alpha1.Action
+		match  faultproxy.Match
+		others []faultproxy.Rule
+	}{
+		"a mark, and 500 for another":                   {"label", markOf("b"), []faultproxy.Rule{{Match: markOf("a"), Fault: faultproxy.Answer, Code: 500}}},
+		"a mark, and a shorter time for another":        {"label", markOf("b"), []faultproxy.Rule{{Match: markOf("a"), Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second}}},
+		"the status before an eviction":                 {"kill", statusWrites, nil},
+		"a dry run, before another pod's good eviction": {"kill", dryRunOfA, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := openWard(t)
+			owned := w.controlled()
+			w.pod("a", ill, owned)
+			w.pod("b", ill, owned)
+			for _, rule := range c.others {
+				w.inject(rule)
+			}
+			w.inject(faultproxy.Rule{Match: c.match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
+			w.policy("example", specOf(c.action, every(1)))
+			w.start()
+			if c.action == "kill" {
+				w.alive()
+			}
+			w.expect("example", done)
+			asked := w.requests(c.match)
+			if len(asked) < 2 || asked[1].Started.Sub(asked[0].Started.Add(asked[0].Took)) < 3*time.Second {
+				t.Errorf("repeated before its Retry-After: %v", asked)
 			}
 		})
 	}

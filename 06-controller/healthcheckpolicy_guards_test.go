@@ -44,10 +44,10 @@ func without(guard string) bool { return os.Getenv("WITHOUT") == guard }
 	}
 	return max(0, last.Add(interval(policy)).Sub(now))`),
 	testenv.Replace("controller/evict.go", `if last.After(now.Add(time.Second)) {`, `if last.After(now.Add(time.Second)) && !without("clock check") {`),
-	testenv.Replace("controller/evict.go", `c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))`, `if without("dry run") {
+	testenv.Replace("controller/evict.go", `c.noteAnswer(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))`, `if without("dry run") {
 			p.memory.remember(pod, p.now, "", "", 0)
 		} else {
-			c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
+			c.noteAnswer(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
 		}`),
 	testenv.Replace("controller/status.go", `if equality.Semantic.DeepEqual(*status, p.policy.Status) {`,
 		`if equality.Semantic.DeepEqual(*status, p.policy.Status) && !without("no-op check of the status") {`),
@@ -187,9 +187,11 @@ func changedPodIsNotEvicted(w *ward) error {
 }
 
 func changedPolicyDoesNotEvict(w *ward) error {
+	delivered := deliveries(w.t, w.proxy)
 	w.start()
 	w.policy("example", specOf("kill", every(3600)))
-	w.expect("example", counted(0, 0), done)
+	p := w.expect("example", counted(0, 0), done)
+	w.Eventually(time.Minute, func(context.Context) error { return delivered(p.ResourceVersion) })
 	held := w.inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}, Fault: faultproxy.Hold})
 	w.change("example", `{"spec":{"action":"label"}}`)
 	w.struck(held, 1)
@@ -245,7 +247,7 @@ func clockSetBackDoesNotStopEvictions(w *ward) error {
 func budgetLeavesNoEvictionTime(w *ward) error {
 	w.pod("a", ill, w.controlled(), labelled("app", "guarded"))
 	w.phase("a", corev1.PodRunning)
-	w.budget(1)
+	w.budget("budget", 1)
 	w.policy("example", specOf("kill", every(3600)))
 	w.start()
 	return neverEvicted(w.expect("example", counted(1, 0), hindered("DisruptionBudget", "DisruptionBudget: 1 pod")))
@@ -329,6 +331,7 @@ func finalizerWaitsForALostAnswer(w *ward) error {
 	stalled := w.inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Stall, Times: -1, After: 1})
 	w.policy("example", specOf("label"))
 	w.struck(lost, 1)
+	w.struck(stalled, 1)
 	w.remove("example")
 	stalled.Remove()
 	w.struck(held, 1)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
 func TestLabelMarksThePodsThatLackAProbe(t *testing.T) {
@@ -360,6 +361,46 @@ func TestFinalizerIsOnlyForMarks(t *testing.T) {
 }
 
 // Whoever deletes a namespace does not have to know about controllers.
+// What keeps a deleted policy from going is in its status.
+func TestMarksThatMayNotBeTakenBack(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	w.pod("a", ill)
+	w.policy("example", specOf("label"))
+	w.expect("example", counted(1, 0), done)
+	i := w.inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	w.remove("example")
+	w.Eventually(time.Minute, func(ctx context.Context) error {
+		p, err := w.policies.Get(ctx, "example", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return hindered("Forbidden", "Forbidden: 1 pod. The server says: injected by faultproxy")(p)
+	})
+	w.expectMarks(map[string]string{"a": "true"})
+	i.Remove()
+	w.Eventually(time.Minute, func(ctx context.Context) error { return w.isGone(ctx, "example") })
+	w.expectMarks(map[string]string{})
+}
+
+// Somebody removes the finalizer by force, and the first try to take the mark back is refused.
+func TestMarksAreTakenBackWithoutTheFinalizer(t *testing.T) {
+	t.Parallel()
+	w := begin(t)
+	delivered := deliveries(t, w.proxy)
+	w.policy("example", specOf("label"))
+	w.pod("a", ill)
+	p := w.expect("example", counted(1, 0), done)
+	w.Eventually(time.Minute, func(context.Context) error { return delivered(p.ResourceVersion) })
+	held := w.inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}, Fault: faultproxy.Hold})
+	w.change("example", `{"metadata":{"finalizers":null}}`)
+	w.remove("example")
+	w.struck(held, 1)
+	w.inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 422})
+	held.Remove()
+	w.expectMarks(map[string]string{})
+}
+
 func TestNamespaceCanBeDeleted(t *testing.T) {
 	t.Parallel()
 	w := begin(t)
@@ -374,7 +415,7 @@ func TestNamespaceCanBeDeleted(t *testing.T) {
 	if err := w.Client.CoreV1().Namespaces().Delete(w.Context(), w.Namespace, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
-	w.Eventually(time.Minute, func(ctx context.Context) error {
+	w.Eventually(namespaceGoes, func(ctx context.Context) error {
 		ns, err := w.Client.CoreV1().Namespaces().Get(ctx, w.Namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -676,6 +676,80 @@ func TestIcecreamNamesAtMostAHundredNodes(t *testing.T) {
 	})
 }
 
+// A pod changes from one Icecream's label to another's, and both say so.
+func TestIcecreamFollowsLabels(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t)
+	p.start()
+	vanilla, mint := p.create("vanilla", "cone", 0), p.create("mint", "cup", 0)
+	node := "node-" + p.Namespace
+	pods := p.Client.CoreV1().Pods(p.Namespace)
+	pod, err := pods.Create(p.Context(), podOn(vanilla, node), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := func(want ...string) func(*v1alpha1.Icecream) error {
+		return func(ice *v1alpha1.Icecream) error {
+			if !slices.Equal(ice.Status.Nodes, want) {
+				return fmt.Errorf("nodes %v, want %v", ice.Status.Nodes, want)
+			}
+			return isAvailable(ice)
+		}
+	}
+	p.until("vanilla", on(node))
+	p.until("mint", on())
+	patch := fmt.Sprintf(`{"metadata":{"labels":{"controller.nicoleh.io/uid":%q}}}`, mint.UID)
+	if _, err := pods.Patch(p.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.until("vanilla", on())
+	p.until("mint", on(node))
+}
+
+// In a namespace that is being deleted nothing can be created. One try is
+// enough, and neither a refused Deployment nor a refused Event is an error.
+func TestIcecreamInANamespaceThatGoes(t *testing.T) {
+	t.Parallel()
+	p := openParlour(t)
+	delivered := deliveries(t, p.proxy)
+	p.start("-resync", "1s")
+	p.create("vanilla", "cone", 0)
+	ice := p.until("vanilla", isAvailable)
+	p.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
+	finalizers := func(list string) {
+		_, err := p.icecreams.Patch(context.WithoutCancel(p.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	finalizers(`["test.k8s-go.openshift.org/hold"]`)
+	t.Cleanup(func() { finalizers("null") })
+	// The controller does not hear that the Icecream is being deleted, too.
+	held := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
+	if err := p.Client.CoreV1().Namespaces().Delete(p.Context(), p.Namespace, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.Eventually(namespaceGoes, func(context.Context) error {
+		if n := len(p.requests("create", "deployments")); n < 2 {
+			return fmt.Errorf("%d POSTs", n)
+		}
+		return nil
+	})
+	if err := hold(p, 3500*time.Millisecond, func() error { // three resyncs
+		if n := len(p.requests("create", "deployments")); n > 2 {
+			return fmt.Errorf("tried again: %d POSTs", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	held.Remove()
+	p.stop()
+	if log := p.running.Stderr(); strings.Contains(log, "Server rejected event") || strings.Contains(log, "Trying again later") {
+		t.Errorf("the log:\n%s", log)
+	}
+}
+
 func podOn(ice *v1alpha1.Icecream, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "fake-", Labels: map[string]string{"controller.nicoleh.io/uid": string(ice.UID)}},

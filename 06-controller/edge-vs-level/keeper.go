@@ -77,5 +77,5 @@ func (k *keeper) delete(ctx context.Context, name string) error {
 
 // print writes a line of the timeline.
 func (k *keeper) print(line string) {
-	fmt.Printf("%6.2fs  %s\n", time.Since(k.started).Seconds(), line)
+	fmt.Printf("%8.2fs  %s\n", time.Since(k.started).Seconds(), line)
 }

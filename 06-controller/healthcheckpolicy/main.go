@@ -14,9 +14,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
 	"github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
@@ -57,14 +55,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	broadcaster := events.NewBroadcaster(controller.EventSink{EventSink: &events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
-	defer broadcaster.Shutdown()
-	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
-	defer stopRecording()
-	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		return fmt.Errorf("starting to record Events: %w", err)
+	recorder, stopRecording, err := loop.Recorder(ctx, clients.Core, "healthcheckpolicy")
+	if err != nil {
+		return err
 	}
-	clients.Recorder = broadcaster.NewRecorder(scheme.Scheme, "healthcheckpolicy")
+	defer stopRecording()
+	clients.Recorder = recorder
 
 	c, err := controller.New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
 	if err != nil {

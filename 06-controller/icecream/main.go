@@ -16,9 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/events"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/06-controller/icecream/controller"
@@ -62,14 +60,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating the client for Icecreams: %w", err)
 	}
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
-	defer broadcaster.Shutdown()
-	recording, stopRecording := context.WithCancel(context.WithoutCancel(ctx)) // longer than ctx: the work in flight has Events, too
-	defer stopRecording()
-	if err := broadcaster.StartRecordingToSinkWithContext(recording); err != nil {
-		return fmt.Errorf("starting to record Events: %w", err)
+	recorder, stopRecording, err := loop.Recorder(ctx, client, controller.Manager)
+	if err != nil {
+		return err
 	}
-	c, err := controller.New(client, sweets, broadcaster.NewRecorder(scheme.Scheme, controller.Manager), *namespace, *image, *resync, options)
+	defer stopRecording()
+	c, err := controller.New(client, sweets, recorder, *namespace, *image, *resync, options)
 	if err != nil {
 		return err
 	}

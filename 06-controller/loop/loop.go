@@ -5,7 +5,7 @@
 //	Watch     informers call handlers; a handler calls Add with the key of the object to look at
 //	Run       fills the caches, starts the workers, and stops everything in the right order
 //	next      takes one key from the queue, and decides what follows from the result
-//	serve.go  /healthz, /readyz and /metrics
+//	serve.go  /healthz, /readyz and /metrics; events.go a recorder of Events
 //
 // The loop is level-triggered: the queue holds keys, not events. Whoever gets a
 // key looks at the caches for what is true now, so that a lost, repeated or late

@@ -32,6 +32,9 @@ func newMetrics(name string, registry *prometheus.Registry) *metrics {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_writes_total", ConstLabels: labels,
 			Help: "What the controller has written."}, []string{"what"}),
 	}
+	for _, result := range []string{"success", "stale", "error"} {
+		m.reconciles.WithLabelValues(result) // there from the start, as 0: a rate needs a first value
+	}
 	m.registry.MustRegister(m.reconciles, m.writes)
 	return m
 }

@@ -25,9 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -128,7 +126,7 @@ func work(ctx context.Context, config *rest.Config, o options) error {
 	if err != nil {
 		return err
 	}
-	controllers, stopEvents, err := newControllers(lead, clients, o, election.won)
+	controllers, stopEvents, err := newControllers(ctx, clients, o, election.won)
 	if err != nil {
 		return err
 	}
@@ -154,9 +152,9 @@ func work(ctx context.Context, config *rest.Config, o options) error {
 			return errLeaseLost
 		}
 	}
-	stopEvents()
 	release()
 	<-election.over
+	stopEvents()
 	servers.stop()
 	return errors.Join(errs...)
 }
@@ -172,26 +170,29 @@ type controllers struct {
 	metrics *prometheus.Registry
 }
 
-// newControllers makes both controllers, on one registry of metrics and with one
-// recorder of Events. Their workers begin when the channel is closed.
-func newControllers(ctx context.Context, clients healthcheckpolicy.Clients, o options, begin <-chan struct{}) (controllers, func(), error) {
-	broadcaster := events.NewBroadcaster(healthcheckpolicy.EventSink{EventSink: &events.EventSinkImpl{Interface: clients.Core.EventsV1()}})
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return controllers{}, nil, fmt.Errorf("starting to record Events: %w", err)
-	}
+// newControllers makes both controllers, on one registry of metrics. Their workers
+// begin when the channel is closed. The returned function ends their Events.
+func newControllers(ctx context.Context, clients healthcheckpolicy.Clients, o options, begin <-chan struct{}) (_ controllers, stop func(), err error) {
 	options := loop.Options{Workers: o.workers, Begin: begin, Registry: prometheus.NewRegistry()}
 
-	clients.Recorder = broadcaster.NewRecorder(scheme.Scheme, "healthcheckpolicy")
+	recorder, stopPolicies, err := loop.Recorder(ctx, clients.Core, "healthcheckpolicy")
+	if err != nil {
+		return controllers{}, nil, err
+	}
+	clients.Recorder = recorder
 	policies, err := healthcheckpolicy.New(clients, o.namespace, o.resync, clock.RealClock{}, options)
 	if err != nil {
 		return controllers{}, nil, err
 	}
-	icecreams, err := icecream.New(clients.Core, clients.Policies, broadcaster.NewRecorder(scheme.Scheme, icecream.Manager),
-		o.namespace, o.image, o.resync, options)
+	recorder, stopIcecreams, err := loop.Recorder(ctx, clients.Core, icecream.Manager)
 	if err != nil {
 		return controllers{}, nil, err
 	}
-	return controllers{[]controller{policies, icecreams}, options.Registry}, broadcaster.Shutdown, nil
+	icecreams, err := icecream.New(clients.Core, clients.Policies, recorder, o.namespace, o.image, o.resync, options)
+	if err != nil {
+		return controllers{}, nil, err
+	}
+	return controllers{[]controller{policies, icecreams}, options.Registry}, func() { stopPolicies(); stopIcecreams() }, nil
 }
 
 // setUpLog chooses the format of all logs, client-go's included.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -49,7 +50,8 @@ func Owns(s workspace.Step) ([]string, error) {
 }
 
 // removeClusterScoped deletes the cluster-scoped objects that carry one of the
-// values of StepLabel, of whatever kind, and waits until they are gone.
+// values of StepLabel, of whatever kind, and waits until they are gone. The
+// objects of a definition go with it.
 func removeClusterScoped(ctx context.Context, config *rest.Config, values []string) error {
 	if len(values) == 0 {
 		return nil
@@ -77,6 +79,9 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 			for _, o := range list.Items {
 				left = append(left, fmt.Errorf("%s is still there", o.Name))
 				if o.DeletionTimestamp != nil {
+					if kind.Resource == "customresourcedefinitions" {
+						left = append(left, release(ctx, config, client, o.Name))
+					}
 					continue
 				}
 				// Only as it was listed: with its label, and not another one of its name.
@@ -92,6 +97,42 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 		}
 	}
 	return nil
+}
+
+// release lets the objects of a definition that is being deleted go. The lesson's
+// controller, which would have removed their finalizers, has ended with the lesson.
+func release(ctx context.Context, config *rest.Config, client metadata.Interface, definition string) error {
+	plural, group, _ := strings.Cut(definition, ".")
+	discover, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return err
+	}
+	lists, err := discover.ServerPreferredResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+		return fmt.Errorf("asking for the version of %s: %w", definition, err)
+	}
+	var errs []error
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil || gv.Group != group || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural }) {
+			continue
+		}
+		objects := client.Resource(gv.WithResource(plural))
+		found, err := objects.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("listing the objects of %s: %w", definition, err)
+		}
+		for _, o := range found.Items {
+			if len(o.Finalizers) == 0 {
+				continue
+			}
+			_, err := objects.Namespace(o.Namespace).Patch(ctx, o.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("removing the finalizers of %s: %w", o.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // clusterScopedKinds asks the server which kinds are cluster-scoped and can be

@@ -176,6 +176,38 @@ func TestFailedLessonLeavesNothing(t *testing.T) {
 	}
 }
 
+// An interrupted lesson can leave an object with a finalizer whose controller has ended, too.
+func TestFinalizerDoesNotKeepADefinition(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	err := run(t, e, step(t, 93, "# Fails\n\n<!-- cluster-scoped objects: 93 -->\n\n```console\n"+
+		"$ kubectl create namespace workshop-93\nnamespace/workshop-93 created\n"+
+		"$ kubectl apply -f - <<EOF\n"+`> apiVersion: apiextensions.k8s.io/v1
+> kind: CustomResourceDefinition
+> metadata: {name: kept.lesson.test, labels: {workshop.k8s-go.dev/step: "93"}}
+> spec:
+>   group: lesson.test
+>   scope: Namespaced
+>   names: {plural: kept, kind: Kept}
+>   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+> EOF
+customresourcedefinition.apiextensions.k8s.io/kept.lesson.test created
+`+"$ until kubectl api-resources --api-group=lesson.test | grep -q kept; do sleep 0.1; done\n"+
+		"$ kubectl apply --namespace workshop-93 -f - <<EOF\n"+`> apiVersion: lesson.test/v1
+> kind: Kept
+> metadata: {name: one, finalizers: [lesson.test/nobody]}
+> EOF
+kept.lesson.test/one created
+`+"$ echo something\nsomething else\n```\n"))
+	var mismatch *readme.Mismatch
+	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
+		t.Errorf("error %v, want the mismatch", err)
+	}
+	if strings.Contains(err.Error(), "removing") {
+		t.Errorf("the lesson has left something: %v", err)
+	}
+}
+
 func TestOwns(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{

@@ -158,6 +158,7 @@ type pass struct {
 	outcome              // why not everything could be done
 	errs         []error // what may go better next time
 	stale        bool    // the cache holds a pod that is gone, so it is behind
+	unwritable   bool    // the status could not be written in this pass
 	keepObserved bool    // a finished pod still carries its mark, so the policy's change has not been carried out
 }
 
@@ -166,7 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	c.loop.Phase(key, "read")
 	policy, err := c.lister.HealthCheckPolicies(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
-		return 0, c.gone(ctx, key)
+		return c.gone(ctx, key)
 	} else if err != nil {
 		return 0, fmt.Errorf("reading the policy from the cache: %w", err)
 	}
@@ -175,6 +176,8 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	if policy.DeletionTimestamp != nil {
 		c.loop.Phase(key, "leave")
 		c.leave(ctx, p)
+		c.loop.Phase(key, "report")
+		c.report(ctx, p)
 		return p.result()
 	}
 

@@ -2,11 +2,9 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
@@ -45,7 +43,7 @@ func (c *Controller) evict(ctx context.Context, p *pass) {
 	errs := make([]error, len(unasked))
 	workqueue.ParallelizeUntil(ctx, atOnce, len(unasked), func(i int) { errs[i] = c.postEviction(ctx, unasked[i], metav1.DryRunAll) })
 	for i, pod := range unasked {
-		c.noteDryRun(p, pod, errs[i])
+		c.noteAnswer(p, pod, errs[i])
 	}
 	for _, pod := range candidates {
 		o, known := p.memory.obstacleOf(pod, p.now)
@@ -69,7 +67,7 @@ func (c *Controller) evictFirst(ctx context.Context, p *pass, candidates []*pod,
 			continue
 		}
 		asked[pod] = true
-		c.noteDryRun(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
+		c.noteAnswer(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
 		if o, known := p.memory.obstacleOf(pod, p.now); !known || o.reason != "" {
 			continue
 		}
@@ -89,8 +87,8 @@ func (c *Controller) evictFirst(ctx context.Context, p *pass, candidates []*pod,
 	return candidates, 0
 }
 
-// noteDryRun remembers what the API server says to the eviction of a pod.
-func (c *Controller) noteDryRun(p *pass, pod *pod, err error) {
+// noteAnswer remembers what the API server says to a request that leads to the eviction of a pod.
+func (c *Controller) noteAnswer(p *pass, pod *pod, err error) {
 	switch answer := answerOf(err); answer {
 	case accepted:
 		p.memory.remember(pod, p.now, "", "", 0)
@@ -109,14 +107,14 @@ func (c *Controller) noteDryRun(p *pass, pod *pod, err error) {
 
 // evictOne evicts a pod whose dry run went well, and reports whether it did.
 func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
-	policy, err := c.policyClient.PolicyV1alpha1().HealthCheckPolicies(p.key.Namespace).Get(ctx, p.key.Name, metav1.GetOptions{})
+	policy, err := c.livePolicy(ctx, p.key)
 	if err != nil {
-		p.fail(fmt.Errorf("reading the policy live: %w", err))
+		c.noteAnswer(p, cached, err)
 		return false
 	}
-	live, err := c.client.CoreV1().Pods(p.key.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	live, err := c.livePod(ctx, cached.Namespace, cached.Name)
 	if err != nil {
-		p.fail(fmt.Errorf("reading pod %s live: %w", cached.Name, err))
+		c.noteAnswer(p, cached, err)
 		return false
 	}
 	if policy.UID != p.memory.uid || live.UID != cached.UID || !kills(policy, reduce(live)) || p.memory.brake(policy, p.now) > 0 {
@@ -128,7 +126,7 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
 	policy.Status.LastEvictionTime = &metav1.Time{Time: stamp}
 	written, err := c.putStatus(ctx, policy)
 	if err != nil {
-		p.errs = append(p.errs, err)
+		p.errs, p.unwritable = append(p.errs, err), true
 		return false
 	}
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
@@ -154,7 +152,7 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
 		return false
 	default:
 		p.memory.unused = stamp
-		c.noteDryRun(p, cached, err)
+		c.noteAnswer(p, cached, err)
 		return false
 	}
 }
@@ -178,13 +176,11 @@ func stampOf(now time.Time) time.Time {
 
 // brake returns how long a policy has to wait before its next eviction.
 func (m *memory) brake(policy *v1alpha1.HealthCheckPolicy, now time.Time) time.Duration {
-	if policy.Status.LastEvictionTime == nil {
-		return 0
+	var last time.Time
+	if written := policy.Status.LastEvictionTime; written != nil && !written.Time.Equal(m.unused) {
+		last = written.Time
 	}
-	last := policy.Status.LastEvictionTime.Time
-	if last.Equal(m.unused) {
-		last = time.Time{}
-	} else if last.After(now.Add(time.Second)) {
+	if last.After(now.Add(time.Second)) {
 		// The clock was set back. Waiting until then could take years.
 		if !last.Equal(m.future) {
 			m.future, m.futureSeen = last, now
@@ -192,7 +188,8 @@ func (m *memory) brake(policy *v1alpha1.HealthCheckPolicy, now time.Time) time.D
 		last = m.futureSeen
 	}
 	// The status was written before the eviction was sent, which the server may
-	// have carried out much later.
+	// have carried out much later. What this process knows also counts if somebody
+	// has removed the time from the status.
 	if m.agreed.After(now) {
 		m.agreed = now // here, too, the clock was set back
 	}
@@ -207,13 +204,4 @@ func interval(policy *v1alpha1.HealthCheckPolicy) time.Duration {
 		return time.Duration(seconds) * time.Second
 	}
 	return 10 * time.Second
-}
-
-// fail notes an error of a read. A missing object means that the cache is behind.
-func (p *pass) fail(err error) {
-	if apierrors.IsNotFound(err) {
-		p.stale = true
-		return
-	}
-	p.errs = append(p.errs, err)
 }

@@ -99,6 +99,9 @@ func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
 	if got := m.brake(killer(noon, 30), noon); got != 20*time.Second {
 		t.Errorf("the one before was carried out 10 s ago: waits %s, want 20s", got)
 	}
+	if got := m.brake(killer(time.Time{}, 30), noon); got != 20*time.Second {
+		t.Errorf("somebody has removed the time from the status: waits %s, want 20s", got)
+	}
 }
 
 func TestKillsJudgesPolicyAndPodAsTheyAre(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -194,7 +195,7 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 func (c *Controller) markedLive(ctx context.Context, p *pass) ([]*pod, error) {
 	var marked []*pod
 	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return c.client.CoreV1().Pods(p.key.Namespace).List(ctx, options)
+		return c.livePods(ctx, p.key.Namespace, options)
 	}))
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
 		live, ok := obj.(*corev1.Pod)
@@ -214,18 +215,18 @@ func (c *Controller) markedLive(ctx context.Context, p *pass) ([]*pod, error) {
 
 // gone cleans up after a policy that is in the cache no more. Its finalizer makes
 // sure that no mark is left, unless somebody has removed it by force.
-func (c *Controller) gone(ctx context.Context, key cache.ObjectName) error {
+func (c *Controller) gone(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	m := c.memories.get(key)
 	if m == nil {
-		return nil
+		return 0, nil
 	}
 	m.policyWrite = "" // there will be no event of that write
 	p := &pass{key: key, policy: &v1alpha1.HealthCheckPolicy{}, memory: m, now: c.clock.Now()}
 	c.loop.Phase(key, "leave")
 	c.leave(ctx, p)
-	if _, err := p.result(); err != nil {
-		return err
+	again, err := p.result()
+	if again == 0 && err == nil {
+		c.memories.forget(key)
 	}
-	c.memories.forget(key)
-	return nil
+	return again, err
 }

@@ -158,7 +158,7 @@ func (p *pod) key() cache.ObjectName { return cache.MetaObjectToName(p) }
 // same reports whether two states of a pod are the same to every policy. Most
 // changes of pods are changes of their status, and stop here.
 func (p *pod) same(q *pod) bool {
-	return p.UID == q.UID && p.finished == q.finished && p.deleting() == q.deleting() &&
+	return p.UID == q.UID && p.finished == q.finished && p.deleting() == q.deleting() && p.controlled == q.controlled &&
 		maps.Equal(p.Labels, q.Labels) && maps.Equal(p.annotations, q.annotations) &&
 		slices.EqualFunc(p.marks, q.marks, func(a, b mark) bool {
 			return a.policy == b.policy && slices.Equal(a.labels, b.labels) && slices.Equal(a.annotations, b.annotations)

@@ -79,6 +79,12 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message,
 			ObservedGeneration: policy.Generation, LastTransitionTime: metav1.NewTime(p.now)})
 	}
+	if policy.DeletionTimestamp != nil { // nothing is counted any more, but a user wants to know what holds the policy
+		if reason, message := p.enforced(); reason != "" {
+			set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
+		}
+		return status
+	}
 	if p.invalidSelector != nil {
 		status.Statistics = nil
 		message := p.invalidSelector.Error()
@@ -94,8 +100,11 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 	} else {
 		set(v1alpha1.ConditionCompliant, metav1.ConditionFalse, v1alpha1.ReasonProbesMissing, fmt.Sprintf("%d of %s lack a required probe", failed, plural(failed+passed)))
 	}
-	if len(p.errs) > 0 {
-		return status // how far the action has come is not known yet, so Enforced stays as it is, and the generation is not through
+	if len(p.errs) > 0 { // how far the action has come is not known yet, so the generation is not through
+		if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionEnforced) {
+			meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionEnforced) // it was about other pods
+		}
+		return status
 	}
 	if reason, message := p.enforced(); reason == "" {
 		set(v1alpha1.ConditionEnforced, metav1.ConditionTrue, v1alpha1.ReasonDone, "The action has reached every pod that lacks a required probe")
@@ -110,8 +119,8 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 
 // report writes the status if it differs from what the policy has.
 func (c *Controller) report(ctx context.Context, p *pass) {
-	if p.stale || ctx.Err() != nil {
-		return // the event that the cache is waiting for, or the next process, brings the numbers
+	if p.stale || p.unwritable || ctx.Err() != nil {
+		return // the event that the cache is waiting for, the next try, or the next process brings the numbers
 	}
 	status := p.statusOf()
 	if equality.Semantic.DeepEqual(*status, p.policy.Status) {

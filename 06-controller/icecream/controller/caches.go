@@ -113,5 +113,7 @@ func controllerOf(o any) ([]string, error) {
 
 func labelOf(o any) ([]string, error) {
 	pod := o.(*corev1.Pod)
-	return []string{pod.Namespace + "/" + pod.Labels[v1alpha1.UIDLabel]}, nil
+	return []string{pod.Namespace + "/" + uidLabel(pod)}, nil
 }
+
+func uidLabel(pod metav1.Object) string { return pod.GetLabels()[v1alpha1.UIDLabel] }

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -42,6 +43,7 @@ type Controller struct {
 	icecreams, deployments, pods cache.Indexer
 	factories                    []loop.Informers
 	written                      written
+	closed                       sync.Map // UIDs of Icecreams, by their names, for which the API server creates nothing any more
 }
 
 // The names of the indexes. Each answers a question of an event or of a phase
@@ -118,10 +120,14 @@ func (c *Controller) deploymentChanged(what string, old, now metav1.Object) {
 }
 
 func (c *Controller) podChanged(what string, old, now metav1.Object) {
-	if old != nil && now != nil && nodeOf(old.(*corev1.Pod)) == nodeOf(now.(*corev1.Pod)) {
+	if old != nil && now != nil && nodeOf(old.(*corev1.Pod)) == nodeOf(now.(*corev1.Pod)) && uidLabel(old) == uidLabel(now) {
 		return // a pod changes often, and only its node is of interest
 	}
-	c.addAll(byUID, newest(old, now).GetLabels()[v1alpha1.UIDLabel], "pod "+what)
+	for _, pod := range []metav1.Object{old, now} {
+		if pod != nil {
+			c.addAll(byUID, uidLabel(pod), "pod "+what)
+		}
+	}
 }
 
 // addAll puts the Icecreams that an index finds into the queue.
@@ -146,6 +152,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	}
 	if !exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil {
 		c.written.forget(key)
+		c.closed.Delete(key)
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	c.loop.Phase(key, "catch up")
@@ -156,11 +163,11 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 
 	c.loop.Phase(key, "own")
 	deployment, wrote, err := c.own(ctx, ice)
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return 0, nil // nothing can be created there any more, and the Icecream will go, too
-	}
 	if err != nil {
 		return 0, err
+	}
+	if deployment == nil {
+		return 0, nil // the namespace is being deleted, and the Icecream with it
 	}
 	ours := owned(ice, deployment)
 
@@ -196,7 +203,8 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 }
 
 // own returns the Deployment of the name that the Icecream wants, and creates
-// it if there is none. It may be somebody else's.
+// it if there is none. It may be somebody else's. It is nil if nothing can be
+// created any more, because the namespace is being deleted.
 func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1.Deployment, created bool, err error) {
 	key := cache.NewObjectName(ice.Namespace, ice.Spec.DeploymentName)
 	o, exists, err := c.deployments.GetByKey(key.String())
@@ -205,6 +213,9 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	}
 	if exists {
 		return o.(*appsv1.Deployment), false, nil
+	}
+	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
+		return nil, false, nil
 	}
 	wanted, err := newDeployment(ice, c.image)
 	if err != nil {
@@ -221,6 +232,10 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 		}
 		c.written.at(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
 		return d, false, nil
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		c.closed.Store(cache.MetaObjectToName(ice), ice.UID) // a namespace never comes back, so once is enough
+		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("creating Deployment %s: %w", key, err)
