@@ -65,6 +65,7 @@ rules:
 func TestRightsGrantedAreRightsUsed(t *testing.T) {
 	t.Parallel() // its cluster is its own
 	o, further := openAudited(t)
+	o.viewersViewAndEditorsEditOnPurpose()
 	// client-go streams its first list unless it is told not to; older API servers
 	// cannot stream. So the right to list is needed as well.
 	for _, streams := range []string{"true", "false"} {
@@ -165,6 +166,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	kubectl(t, ws, further, "apply", "-k", "07-in-cluster/config/overlays/dev")
+	kubectl(t, ws, further, "apply", "--dry-run=server", "-k", "07-in-cluster/config/overlays/ha")
 
 	o := &office{Env: e, t: t}
 	if o.client, err = further.Client(); err != nil {
@@ -383,6 +385,42 @@ func (o *office) ownsADeployment() {
 		}
 		return errors.Join(err, errors.New("the old Deployment is still there"))
 	})
+}
+
+// viewersViewAndEditorsEditOnPurpose looks at the roles of users: view, and with it
+// edit, has to include viewing policies, but edit must not include writing them.
+func (o *office) viewersViewAndEditorsEditOnPurpose() {
+	o.t.Helper()
+	ctx := o.Context()
+	for _, role := range []string{"view", "edit", "policy-controller-edit"} {
+		if _, err := o.client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: role}}}, metav1.CreateOptions{}); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		user, verb, group, resource string
+		allowed                     bool
+	}{
+		{"view", "list", "policy.k8s-go.openshift.org", "healthcheckpolicies", true},
+		{"edit", "watch", "controller.nicoleh.io", "icecreams", true},
+		{"policy-controller-edit", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", true},
+		{"policy-controller-edit", "update", "controller.nicoleh.io", "icecreams", true},
+		{"view", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", false},
+		{"edit", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", false},
+		{"edit", "patch", "controller.nicoleh.io", "icecreams", false},
+	} {
+		o.Eventually(time.Minute, func(ctx context.Context) error { // roles are aggregated in the background
+			review, err := o.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: tc.user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Group: tc.group, Resource: tc.resource, Verb: tc.verb},
+			}}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed != tc.allowed {
+				err = fmt.Errorf("may %s %s %s: %v", tc.user, tc.verb, tc.resource, review.Status.Allowed)
+			}
+			return err
+		})
+	}
 }
 
 // usedRights reads the audit log up to the end of the last replica, and fails the
