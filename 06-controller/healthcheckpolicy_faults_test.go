@@ -164,6 +164,37 @@ func TestEnforcedIsNotDoneWhileAWriteFails(t *testing.T) {
 	w.expectMarks(map[string]string{"a": "true"})
 }
 
+// A read that is to be repeated later leaves the only worker to the others.
+func TestRetryAfterHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for name, match := range map[string]faultproxy.Match{
+		"policy": {Verb: "get", Resource: "healthcheckpolicies"}, "pod": {Verb: "get", Resource: "pods"}, "pods": {Verb: "list", Resource: "pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := begin(t, "-workers", "1")
+			w.pod("a", ill, w.controlled())
+			if name == "pods" { // only after a restart is it not enough to ask the cache
+				w.policy("example", specOf("label"))
+				w.expect("example", counted(1, 0), done)
+				w.restart()
+			}
+			i := w.inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 20 * time.Second})
+			if name == "pods" {
+				w.remove("example")
+			} else {
+				w.policy("example", specOf("kill"))
+			}
+			w.struck(i, 1)
+			w.policy("other", specOf("annotate", withKey("note")))
+			w.expect("other", counted(1, 0), done)
+			if asked := w.requests(match); len(asked) > 1 {
+				t.Errorf("the other policy had to wait: %v", asked)
+			}
+		})
+	}
+}
+
 // Retry-After is kept for each of the writes, whatever events arrive meanwhile.
 func TestRetryAfterIsKept(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -108,14 +107,14 @@ func (c *Controller) noteAnswer(p *pass, pod *pod, err error) {
 
 // evictOne evicts a pod whose dry run went well, and reports whether it did.
 func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
-	policy, err := c.policyClient.PolicyV1alpha1().HealthCheckPolicies(p.key.Namespace).Get(ctx, p.key.Name, metav1.GetOptions{})
+	policy, err := c.livePolicy(ctx, p.key)
 	if err != nil {
-		c.noteAnswer(p, cached, fmt.Errorf("reading the policy live: %w", err))
+		c.noteAnswer(p, cached, err)
 		return false
 	}
-	live, err := c.client.CoreV1().Pods(p.key.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	live, err := c.livePod(ctx, cached.Namespace, cached.Name)
 	if err != nil {
-		c.noteAnswer(p, cached, fmt.Errorf("reading pod %s live: %w", cached.Name, err))
+		c.noteAnswer(p, cached, err)
 		return false
 	}
 	if policy.UID != p.memory.uid || live.UID != cached.UID || !kills(policy, reduce(live)) || p.memory.brake(policy, p.now) > 0 {

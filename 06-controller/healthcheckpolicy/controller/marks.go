@@ -195,7 +195,7 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 func (c *Controller) markedLive(ctx context.Context, p *pass) ([]*pod, error) {
 	var marked []*pod
 	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return c.client.CoreV1().Pods(p.key.Namespace).List(ctx, options)
+		return c.livePods(ctx, p.key.Namespace, options)
 	}))
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
 		live, ok := obj.(*corev1.Pod)

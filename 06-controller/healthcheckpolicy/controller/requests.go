@@ -18,11 +18,13 @@ import (
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 )
 
-// These are all the writes of the controller, each of them one request.
+// These are all the requests of the controller beside those of its informers,
+// each of them sent once.
 
 // once makes a request be sent once. A typed client would wait for Retry-After
 // and send it again up to ten times, with the worker asleep, and with what was
@@ -57,6 +59,34 @@ func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w 
 		return "", fmt.Errorf("applying the mark of pod %s: %w", p.Name, err)
 	}
 	return answer.ResourceVersion, nil
+}
+
+// livePolicy reads a policy from the API server.
+func (c *Controller) livePolicy(ctx context.Context, key cache.ObjectName) (*v1alpha1.HealthCheckPolicy, error) {
+	policy := &v1alpha1.HealthCheckPolicy{}
+	err := once(c.policyClient.PolicyV1alpha1().RESTClient().Get()).
+		Namespace(key.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(key.Name).Do(ctx).Into(policy)
+	if err != nil {
+		return nil, fmt.Errorf("reading the policy live: %w", err)
+	}
+	return policy, nil
+}
+
+// livePod reads a pod from the API server.
+func (c *Controller) livePod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := once(c.client.CoreV1().RESTClient().Get()).Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(pod)
+	if err != nil {
+		return nil, fmt.Errorf("reading pod %s live: %w", name, err)
+	}
+	return pod, nil
+}
+
+// livePods reads a page of a namespace's pods from the API server.
+func (c *Controller) livePods(ctx context.Context, namespace string, page metav1.ListOptions) (*corev1.PodList, error) {
+	pods := &corev1.PodList{}
+	return pods, once(c.client.CoreV1().RESTClient().Get()).Namespace(namespace).Resource("pods").
+		VersionedParams(&page, scheme.ParameterCodec).Do(ctx).Into(pods)
 }
 
 // putStatus writes a policy's status, provided that nobody has changed the policy since it was read.
