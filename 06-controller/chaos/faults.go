@@ -418,10 +418,14 @@ func (l *lab) restart(ctx context.Context, chance *rand.Rand, component string) 
 		return err
 	}
 	// While it lists again, the garbage collector takes an Icecream that was made
-	// again under its name for the old one, and forgets that one's Deployment. Only
-	// a new garbage collector finds that the owner is gone.
-	const collector = "kube-controller-manager"
-	return errors.Join(l.cluster.Kill(ctx, collector), l.cluster.Start(ctx, collector))
+	// again under its name for the old one, and forgets that one's Deployment. And
+	// the simulated nodes can forget to start a pod. Only new ones look at everything.
+	for _, name := range []string{"kube-controller-manager", "kwok-controller"} {
+		if err := errors.Join(l.cluster.Kill(ctx, name), l.cluster.Start(ctx, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A blow strikes several scenes at once, when all of them are at work.
