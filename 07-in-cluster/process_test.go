@@ -43,6 +43,7 @@ func TestProcess(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, o *office){
 		"a standby is ready and takes over":              standbyTakesOver,
 		"a leader without its lease ends in time":        leaderEndsInTime,
+		"a paused leader takes nothing from the next":    pausedLeaderEnds,
 		"SIGTERM finishes the work, releases, and exits": drains,
 		"not ready before the caches are filled":         readyWhenSynced,
 		"metrics are for those who may get them":         metricsAreGuarded,
@@ -334,6 +335,46 @@ func leaderEndsInTime(t *testing.T, o *office) {
 	} else {
 		t.Logf("the leader ended %s before its lease", left.Round(time.Millisecond))
 	}
+}
+
+// A leader stands still for longer than its lease, as on a machine that swaps or is
+// suspended, and in the middle of a renewal. When it goes on, it must end, and leave
+// the lease to the next one.
+func pausedLeaderEnds(t *testing.T, o *office) {
+	paused := o.start()
+	paused.waitLeads()
+	next := o.start("-kubeconfig", o.Proxy().Kubeconfig)
+	next.waitReady()
+	renewal := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
+	o.Eventually(time.Minute, func(context.Context) error {
+		if renewal.Struck() == 0 {
+			return errors.New("no renewal is on its way")
+		}
+		return nil
+	})
+	if err := paused.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	next.waitLeads()
+	renewal.Remove()
+	holder := *o.lease().Spec.HolderIdentity
+	if err := paused.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if result := paused.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	ended := time.Now()
+	o.Eventually(time.Minute, func(context.Context) error {
+		spec := o.lease().Spec
+		if !spec.RenewTime.After(ended) {
+			return errors.New("the next leader has not renewed its lease yet")
+		}
+		if *spec.HolderIdentity != holder || *spec.LeaseTransitions != 1 {
+			t.Errorf("%q holds the lease after %d changes, not %q after one", *spec.HolderIdentity, *spec.LeaseTransitions, holder)
+		}
+		return nil
+	})
 }
 
 func drains(t *testing.T, o *office) {

@@ -76,11 +76,11 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 
 	e := &election{won: make(chan struct{}), over: make(chan struct{}), watchdog: leaderelection.NewLeaderHealthzAdaptor(l.duration)}
 	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
+		Lock: &lock{LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: l.namespace, Name: l.name},
 			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
+		}},
 		Name:            l.name,
 		LeaseDuration:   l.duration,
 		RenewDeadline:   l.deadline,
@@ -100,6 +100,33 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 	}
 	e.watchdog.SetLeaderElection(e.elector)
 	return e, nil
+}
+
+// A lock releases a lease only while its own process holds it. client-go v0.36 asks
+// what it has last seen of the lease. A leader that was paused during a renewal has
+// not seen the next leader yet, and would release that one's lease.
+type lock struct {
+	resourcelock.LeaseLock
+	holder string // in the lease that Get has read last, which Update writes
+}
+
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil {
+		l.holder = record.HolderIdentity
+	}
+	return record, raw, err
+}
+
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && l.holder != l.Identity() {
+		return fmt.Errorf("%q holds it now", l.holder)
+	}
+	if err := l.LeaseLock.Update(ctx, record); err != nil {
+		return err
+	}
+	l.holder = record.HolderIdentity
+	return nil
 }
 
 // run tries to lead, and leads, until ctx ends or the lease is lost.
