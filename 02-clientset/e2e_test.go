@@ -632,12 +632,13 @@ func TestDiscovery(t *testing.T) {
 	var r testenv.Result
 	before := ""
 	// Tests of other packages define resources at the same time, so only a run
-	// between two equal answers counts.
+	// between two equal answers counts. One may come and go between the two.
 	e.Eventually(3*time.Minute, func(context.Context) error {
 		before = count()
 		r = e.Run(testenv.Command{Path: program, Args: []string{"deploy", "no", "events", "deployments.v1.apps"}})
-		if after := count(); before != after {
-			return fmt.Errorf("the server had %s, then %s", before, after)
+		first, _, _ := strings.Cut(r.Stdout, "\n")
+		if after := count(); before != after || !strings.HasSuffix(first, ": "+before) {
+			return fmt.Errorf("the server had %s, then %s; the program says %q", before, after, first)
 		}
 		return nil
 	})
