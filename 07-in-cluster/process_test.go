@@ -65,7 +65,7 @@ func TestCommandLine(t *testing.T) {
 		code      int
 		says      string
 	}{
-		{args: []string{"-version"}, says: "policy-controller (devel), client-go v0.36.3, go1."},
+		{args: []string{"-version"}, says: "policy-controller (devel), client-go v0."},
 		{args: []string{"-h"}, says: "how often the leader renews"},
 		{args: []string{"start"}, code: 1, says: `unexpected argument "start"; -h lists the flags`},
 		{args: []string{"-pprof-listen", ":6060"}, code: 1, says: "only a loopback address"},
@@ -78,8 +78,8 @@ func TestCommandLine(t *testing.T) {
 		{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}, code: 1, says: "automountServiceAccountToken"},
 	} {
 		r := e.Run(testenv.Command{Path: program, Args: tc.args, Env: tc.env})
-		if says := strings.ReplaceAll(tc.says, "`", ""); r.ExitCode != tc.code || !strings.Contains(r.Stdout+r.Stderr, says) {
-			t.Errorf("%v %v: exit code %d, want %d and %q\n%s%s", tc.args, tc.env, r.ExitCode, tc.code, says, r.Stdout, r.Stderr)
+		if r.ExitCode != tc.code || !strings.Contains(r.Stdout+r.Stderr, tc.says) {
+			t.Errorf("%v %v: exit code %d, want %d and %q\n%s%s", tc.args, tc.env, r.ExitCode, tc.code, tc.says, r.Stdout, r.Stderr)
 		}
 	}
 }
