@@ -420,12 +420,15 @@ func (l *lab) restart(ctx context.Context, chance *rand.Rand, component string) 
 	// While it lists again, the garbage collector takes an Icecream that was made
 	// again under its name for the old one, and forgets that one's Deployment. And
 	// the simulated nodes can forget to start a pod. Only new ones look at everything.
-	for _, name := range []string{"kube-controller-manager", "kwok-controller"} {
-		if err := errors.Join(l.cluster.Kill(ctx, name), l.cluster.Start(ctx, name)); err != nil {
-			return err
-		}
+	// The leases of the killed one on the nodes would keep its successor waiting.
+	const collector, nodes = "kube-controller-manager", "kwok-controller"
+	if err := errors.Join(l.cluster.Kill(ctx, collector), l.cluster.Start(ctx, collector), l.cluster.Kill(ctx, nodes)); err != nil {
+		return err
 	}
-	return nil
+	if err := l.client.CoordinationV1().Leases("kube-node-lease").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("deleting the leases of the nodes: %w", err)
+	}
+	return l.cluster.Start(ctx, nodes)
 }
 
 // A blow strikes several scenes at once, when all of them are at work.
