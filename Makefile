@@ -24,7 +24,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -40,6 +40,7 @@ help:
 ##   make shell            a shell with kubectl and KUBECONFIG set
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
+##   make image            the image of step 07, into the kind cluster; PUSH=registry/name:tag sends it to a registry
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
@@ -61,6 +62,9 @@ step readme: build
 
 generate:
 	@scripts/update-codegen.sh
+
+image: build
+	@exec $(WORKSHOP) $@ '$(PUSH)'
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

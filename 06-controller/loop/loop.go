@@ -48,6 +48,13 @@ type Options struct {
 	Workers  int      // how many keys are worked on at the same time; 1 if zero
 	Listen   string   // the address for health and metrics; no listener if empty
 	Observer Observer // is told every step; nil for none
+
+	// Begin holds the workers back until it is closed, while the informers fill the
+	// caches and keep them fresh: a standby that waits for its turn. Nil for no wait.
+	Begin <-chan struct{}
+	// Registry receives the metrics. If it is nil, the loop makes one, with those
+	// of the process. A program with several loops gives all of them the same one.
+	Registry *prometheus.Registry
 }
 
 // A Loop calls Reconcile for every key that was added.
@@ -66,7 +73,7 @@ type Loop struct {
 
 // New returns a loop that does nothing before Run. The name appears in metrics and logs.
 func New(name string, reconcile Reconcile, options Options) *Loop {
-	l := &Loop{name: name, reconcile: reconcile, options: options, metrics: newMetrics(name), asleep: map[cache.ObjectName]time.Time{}}
+	l := &Loop{name: name, reconcile: reconcile, options: options, metrics: newMetrics(name, options.Registry), asleep: map[cache.ObjectName]time.Time{}}
 	// The default rate limiter also has a bucket of 10 tries a second for all keys
 	// together. Here each key only waits for its own failures.
 	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, time.Minute)
@@ -125,6 +132,14 @@ func (l *Loop) Run(ctx context.Context, informers ...Informers) error {
 		return nil // asked to stop before there was any work
 	}
 	l.ready.Store(true)
+	if l.options.Begin != nil {
+		select {
+		case <-l.options.Begin:
+		case <-ctx.Done():
+			l.ready.Store(false)
+			return nil
+		}
+	}
 	logger.Info("Working", "workers", max(l.options.Workers, 1))
 
 	var workers sync.WaitGroup

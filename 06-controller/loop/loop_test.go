@@ -48,6 +48,48 @@ func start(t *testing.T, workers int, reconcile Reconcile) (*Loop, *record, func
 	}
 }
 
+func TestAStandbyIsReadyAndWorksOnlyWhenItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := make(chan struct{})
+		var worked []cache.ObjectName
+		l := New("test", func(_ context.Context, key cache.ObjectName) (time.Duration, error) {
+			worked = append(worked, key)
+			return 0, nil
+		}, Options{Begin: begin})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Run(ctx) }()
+		l.Add(a, "")
+		time.Sleep(time.Hour)
+		if !l.Ready() || len(worked) > 0 {
+			t.Errorf("while it stands by: ready %v, worked on %v", l.Ready(), worked)
+		}
+		close(begin)
+		synctest.Wait()
+		if len(worked) != 1 {
+			t.Errorf("after it began: worked on %v", worked)
+		}
+		cancel()
+		if err := <-ended; err != nil || l.Ready() {
+			t.Errorf("after the stop: ready %v, %v", l.Ready(), err)
+		}
+	})
+}
+
+func TestAStandbyStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New("test", nil, Options{Begin: make(chan struct{})})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil || l.Ready() {
+			t.Errorf("after the stop: ready %v, %v", l.Ready(), err)
+		}
+	})
+}
+
 func TestEachFailureWaitsLongerAndASuccessForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Duration

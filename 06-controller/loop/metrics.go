@@ -19,10 +19,14 @@ type metrics struct {
 
 var _ workqueue.MetricsProvider = &metrics{}
 
-func newMetrics(name string) *metrics {
+func newMetrics(name string, registry *prometheus.Registry) *metrics {
+	if registry == nil {
+		registry = prometheus.NewRegistry()
+		registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
 	labels := prometheus.Labels{"controller": name}
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		registry: registry,
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_reconciles_total", ConstLabels: labels,
 			Help: "How often a key was worked on, by result: success, stale or error."}, []string{"result"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_writes_total", ConstLabels: labels,
@@ -31,7 +35,7 @@ func newMetrics(name string) *metrics {
 	for _, result := range []string{"success", "stale", "error"} {
 		m.reconciles.WithLabelValues(result) // there from the start, as 0: a rate needs a first value
 	}
-	m.registry.MustRegister(m.reconciles, m.writes, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.reconciles, m.writes)
 	return m
 }
 

@@ -50,6 +50,9 @@ func (s *server) stop() {
 	<-s.ended
 }
 
+// Ready reports whether the caches are filled and the stop has not begun.
+func (l *Loop) Ready() bool { return l.ready.Load() }
+
 // Handler answers /healthz as long as the process lives, /readyz from the
 // moment that the caches are filled until the stop, and /metrics.
 func (l *Loop) Handler() http.Handler {
@@ -58,7 +61,7 @@ func (l *Loop) Handler() http.Handler {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !l.ready.Load() {
+		if !l.Ready() {
 			http.Error(w, "the caches are not filled, or the process is stopping", http.StatusServiceUnavailable)
 			return
 		}

@@ -30,6 +30,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"readme":     updateREADME,
 	"logs":       logs,
 	"node-image": nodeImage,
+	"image":      controllerImage,
 	"test":       test,
 	"test-unit":  testUnit,
 	"chaos":      chaos,

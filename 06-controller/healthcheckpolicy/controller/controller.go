@@ -103,6 +103,9 @@ func stripManagedFields(obj any) (any, error) {
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.factories...) }
 
+// Ready reports whether the caches are filled.
+func (c *Controller) Ready() bool { return c.loop.Ready() }
+
 func (c *Controller) policyChanged(what string, obj any) {
 	key, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {

@@ -96,6 +96,9 @@ func New(client kubernetes.Interface, sweets versioned.Interface, recorder event
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.factories...) }
 
+// Ready reports whether the caches are filled.
+func (c *Controller) Ready() bool { return c.loop.Ready() }
+
 // An Icecream that has changed has to be looked at. So has any Icecream that
 // wants a Deployment which has changed, or which no longer stands in its way,
 // and any whose pod has moved.

@@ -1,0 +1,336 @@
+package incluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/image"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// The lease of the manifests, which have no flags for it.
+const (
+	podsLease   = 15 * time.Second
+	podsNextTry = 2 * time.Second * 22 / 10
+)
+
+const largest = 60 << 20
+
+// From an empty cluster to pods that enforce policies, through two deaths of the
+// leader, to an empty cluster. The parts follow one another, so they are one test.
+func TestInCluster(t *testing.T) {
+	e := testenv.New(t)
+	e.NeedsContainers()
+	ctx := e.Context()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Name() != "kind" {
+		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
+	}
+	e.OwnDefinitions()
+	o := &office{Env: e, t: t, namespace: e.Namespace, client: e.Client}
+	if o.objects, err = versioned.NewForConfig(e.Config); err != nil {
+		t.Fatal(err)
+	}
+	d := &deployment{o, ws, c}
+	t.Cleanup(d.remove)
+
+	d.loadImage()
+	d.deploy()
+	leader := d.leader("")
+	if log := kubectl(t, ws, c, "logs", "-n", name, podOf(leader)); !strings.Contains(log, `"from":"the service account of the pod"`) || !strings.Contains(log, `"Successfully acquired lease"`) {
+		t.Errorf("the leader's log:\n%s", log)
+	}
+	o.policy()
+	o.pod("a")
+	o.marked("a")
+
+	leader = d.leaderDeleted(leader)
+	o.pod("b")
+	o.marked("b")
+	d.leaderKilled(leader)
+	o.pod("c")
+	o.marked("c")
+
+	d.podSecurity()
+	d.wrongOrder()
+	d.uninstall()
+}
+
+// A deployment is what the manifests make in a kind cluster.
+type deployment struct {
+	*office
+	ws workspace.Workspace
+	c  *cluster.Cluster
+}
+
+func (d *deployment) kubectl(args ...string) string {
+	d.t.Helper()
+	return kubectl(d.t, d.ws, d.c, args...)
+}
+
+// loadImage builds the image at two paths, and loads it.
+func (d *deployment) loadImage() {
+	d.t.Helper()
+	here, err := image.BuildController(d.Context(), d.ws.Root, runtime.GOARCH)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	there, err := image.BuildController(d.Context(), d.sources(), runtime.GOARCH)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	first, err := here.Digest()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	second, err := there.Digest()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if first != second {
+		d.t.Errorf("%s at one path, %s at another", first, second)
+	}
+	file := filepath.Join(d.t.TempDir(), "image.tar")
+	if err := image.Write(file, image.Controller, here); err != nil {
+		d.t.Fatal(err)
+	}
+	layers, err := here.Layers()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var size int64
+	for _, layer := range layers {
+		files, err := layer.Uncompressed()
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, files)
+		if err := errors.Join(err, files.Close()); err != nil {
+			d.t.Fatal(err)
+		}
+		size += n
+	}
+	if size > largest {
+		d.t.Errorf("the image has %d bytes, more than %d", size, largest)
+	}
+	d.t.Logf("the image has %.1f MB", float64(size)/1e6)
+	d.LoadImages(file)
+}
+
+// sources copies what the image is built from to another path.
+func (d *deployment) sources() string {
+	d.t.Helper()
+	root := filepath.Join(d.t.TempDir(), "another path")
+	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller"} {
+		if err := filepath.WalkDir(filepath.Join(d.ws.Root, part), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			copied := filepath.Join(root, strings.TrimPrefix(path, d.ws.Root))
+			return errors.Join(os.MkdirAll(filepath.Dir(copied), 0o755), os.WriteFile(copied, data, 0o644))
+		}); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func (d *deployment) deploy() {
+	d.t.Helper()
+	d.kubectl("apply", "--server-side", "-k", "07-in-cluster/config/crds")
+	if err := crdwait.Established(d.Context(), d.Config, definitions...); err != nil {
+		d.t.Fatal(err)
+	}
+	d.apply()
+}
+
+var definitions = []string{"healthcheckpolicies.policy.k8s-go.openshift.org", "icecreams.controller.nicoleh.io"}
+
+func (d *deployment) apply() {
+	d.t.Helper()
+	d.kubectl("apply", "-k", "07-in-cluster/config/overlays/ha")
+	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=2m")
+}
+
+// leader waits until somebody else than before leads, and returns its identity.
+func (d *deployment) leader(before string) string {
+	d.t.Helper()
+	var holder string
+	d.Eventually(time.Minute, func(ctx context.Context) error {
+		lease, err := d.client.CoordinationV1().Leases(name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if holder = *lease.Spec.HolderIdentity; holder == "" || holder == before {
+			return fmt.Errorf("the holder is %q", holder)
+		}
+		return nil
+	})
+	return holder
+}
+
+func podOf(identity string) string {
+	pod, _, _ := strings.Cut(identity, "_")
+	return pod
+}
+
+func (d *deployment) gap(leader, what string, since time.Time, limit time.Duration) string {
+	d.t.Helper()
+	next := d.leader(leader)
+	lease, err := d.client.CoordinationV1().Leases(name).Get(d.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	gap := lease.Spec.AcquireTime.Sub(since)
+	if gap > limit+slack {
+		d.t.Errorf("%s: %s without a leader; want at most %s", what, gap, limit)
+	}
+	d.t.Logf("%s: %s without a leader, at most %s", what, gap.Round(time.Millisecond), limit)
+	return next
+}
+
+func (d *deployment) leaderDeleted(leader string) string {
+	d.t.Helper()
+	deleted := time.Now()
+	if err := d.client.CoreV1().Pods(name).Delete(d.Context(), podOf(leader), metav1.DeleteOptions{}); err != nil {
+		d.t.Fatal(err)
+	}
+	next := d.gap(leader, "pod deleted", deleted, podsNextTry)
+	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=2m")
+	return next
+}
+
+// leaderKilled kills the leader's process on its node, as the kernel does when
+// memory runs out. The kubelet starts it again in the same pod, but that is another
+// process, and so another identity.
+func (d *deployment) leaderKilled(leader string) {
+	d.t.Helper()
+	ctx := d.Context()
+	pod, err := d.client.CoreV1().Pods(name).Get(ctx, podOf(leader), metav1.GetOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	runtime, err := engine.Find(ctx)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	killed := time.Now()
+	// The node's name is that of its container.
+	if _, err := runtime.Run(ctx, "exec", pod.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
+		d.t.Fatal(err)
+	}
+	d.gap(leader, "process killed", killed, podsLease+podsNextTry)
+	d.Eventually(time.Minute, func(ctx context.Context) error {
+		pod, err := d.client.CoreV1().Pods(name).Get(ctx, podOf(leader), metav1.GetOptions{})
+		if err == nil && (pod.Status.ContainerStatuses[0].RestartCount != 1 || !pod.Status.ContainerStatuses[0].Ready) {
+			err = fmt.Errorf("the killed container: %+v", pod.Status.ContainerStatuses[0])
+		}
+		return err
+	})
+}
+
+func (d *deployment) podSecurity() {
+	d.t.Helper()
+	_, err := d.client.CoreV1().Pods(name).Create(d.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "root"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "root", Image: cluster.PauseImage}}}}, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted:latest"`) {
+		d.t.Errorf("a pod that may become root: %v", err)
+	}
+}
+
+// wrongOrder removes the controller before a policy. The policy waits for somebody
+// who takes its marks back. The cure is to start the controller again.
+func (d *deployment) wrongOrder() {
+	d.t.Helper()
+	ctx := d.Context()
+	policies := d.objects.PolicyV1alpha1().HealthCheckPolicies(d.namespace)
+	d.kubectl("delete", "-n", name, "deployment", name, "--wait", "--cascade=foreground")
+	if err := policies.Delete(ctx, "example", metav1.DeleteOptions{}); err != nil {
+		d.t.Fatal(err)
+	}
+	policy, err := policies.Get(ctx, "example", metav1.GetOptions{})
+	if err != nil || policy.DeletionTimestamp == nil || len(policy.Finalizers) != 1 {
+		d.t.Fatalf("without a controller the policy is %+v, %v", policy, err)
+	}
+	d.marked("a")
+	d.apply()
+	d.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := policies.Get(ctx, "example", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the policy is still there"))
+	})
+	pods, err := d.client.CoreV1().Pods(d.namespace).List(ctx, metav1.ListOptions{LabelSelector: "lacks"})
+	if err != nil || len(pods.Items) > 0 {
+		d.t.Errorf("%d pods are still marked, %v", len(pods.Items), err)
+	}
+}
+
+// uninstall follows the README: the objects, the controller, the definitions.
+func (d *deployment) uninstall() {
+	d.t.Helper()
+	ctx := d.Context()
+	d.policy() // with something to take back
+	d.marked("a")
+	d.kubectl("delete", "healthcheckpolicies,icecreams", "--all", "--all-namespaces")
+	d.kubectl("delete", "-k", "07-in-cluster/config/overlays/ha")
+	d.kubectl("delete", "-k", "07-in-cluster/config/crds")
+	if err := crdwait.Gone(ctx, d.Config, definitions...); err != nil {
+		d.t.Error(err)
+	}
+	const ours = "app.kubernetes.io/part-of=" + name
+	if left := d.kubectl("get", "namespaces,clusterroles,clusterrolebindings", "-l", ours, "-o", "name"); left != "" {
+		d.t.Errorf("left behind:\n%s", left)
+	}
+	if _, err := d.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		d.t.Errorf("the namespace: %v", err)
+	}
+	pods, err := d.client.CoreV1().Pods(d.namespace).List(ctx, metav1.ListOptions{LabelSelector: "lacks"})
+	if err != nil || len(pods.Items) > 0 {
+		d.t.Errorf("%d pods are still marked, %v", len(pods.Items), err)
+	}
+}
+
+// remove leaves nothing behind, wherever the test has ended.
+func (d *deployment) remove() {
+	ctx := context.WithoutCancel(d.Context())
+	remove := func(dir string) {
+		if _, err := runKubectl(ctx, d.ws, d.c, "delete", "--ignore-not-found", "-k", "07-in-cluster/config/"+dir); err != nil {
+			d.t.Error(err)
+		}
+	}
+	remove("overlays/ha") // the controller goes first, because it would hold the policies again
+	d.release()
+	remove("crds")
+}

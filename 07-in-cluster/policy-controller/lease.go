@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+var errLeaseLost = errors.New("the lease is lost: another process may be the leader now, so this one ends at once")
+
+// A lease says who works. Its three durations answer three questions.
+type lease struct {
+	namespace, name string
+
+	duration time.Duration // how long do the others wait after the last renewal that they have seen?
+	deadline time.Duration // how long does the leader try to renew before it gives up?
+	retry    time.Duration // how often does each of them try?
+}
+
+func (l *lease) addFlags(flags *flag.FlagSet) {
+	flags.StringVar(&l.namespace, "lease-namespace", podNamespace(), "the `namespace` of the lease")
+	flags.StringVar(&l.name, "lease-name", "policy-controller", "the `name` of the lease; processes with the same one never work at the same time")
+	flags.DurationVar(&l.duration, "lease-duration", 15*time.Second, "how long the others wait after the leader's last renewal")
+	flags.DurationVar(&l.deadline, "renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
+	flags.DurationVar(&l.retry, "retry-period", 2*time.Second, "how often the leader renews, and the others try")
+}
+
+// validate is stricter than client-go, see timeout.
+func (l *lease) validate() error {
+	if l.retry <= 0 || float64(l.deadline) <= leaderelection.JitterFactor*float64(l.retry) || l.timeout() <= 0 {
+		return fmt.Errorf("-lease-duration %s, -renew-deadline %s, -retry-period %s: want the first above the sum of the others, and the second above %g times the third",
+			l.duration, l.deadline, l.retry, leaderelection.JitterFactor)
+	}
+	return nil
+}
+
+// timeout is how long one request for the lease may take. A leader that has lost
+// touch must end before its lease does. It notices a retry period and the deadline
+// after its last renewal. But then client-go still tries to release the lease, which
+// is a read and a write, before it says that the lease is lost.
+func (l *lease) timeout() time.Duration { return (l.duration - l.deadline - l.retry) / 2 }
+
+// An election is the way of one process to the lease and back.
+type election struct {
+	elector  *leaderelection.LeaderElector
+	watchdog *leaderelection.HealthzAdaptor
+	won      chan struct{} // closed when this process leads
+	over     chan struct{} // closed when it leads no more, or no longer tries to
+}
+
+func (l *lease) election(config *rest.Config) (*election, error) {
+	config = rest.AddUserAgent(rest.CopyConfig(config), "leader-election")
+	config.Timeout = l.timeout()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the lease: %w", err)
+	}
+	// In a pod the host's name is the pod's. A container that restarts in the same
+	// pod must not take itself for its predecessor, so a random part follows.
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("making an identity for the lease: %w", err)
+	}
+	identity := host + "_" + rand.String(8)
+
+	e := &election{won: make(chan struct{}), over: make(chan struct{}), watchdog: leaderelection.NewLeaderHealthzAdaptor(l.duration)}
+	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &lock{LeaseLock: resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: l.namespace, Name: l.name},
+			Client:     client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		}},
+		Name:            l.name,
+		LeaseDuration:   l.duration,
+		RenewDeadline:   l.deadline,
+		RetryPeriod:     l.retry,
+		ReleaseOnCancel: true,
+		WatchDog:        e.watchdog,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(e.won) },
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(leader string) {
+				klog.Background().Info("Leader", "identity", leader, "me", leader == identity)
+			},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	e.watchdog.SetLeaderElection(e.elector)
+	return e, nil
+}
+
+// A lock releases a lease only while its own process holds it. client-go v0.36 asks
+// what it has last seen of the lease. A leader that was paused during a renewal has
+// not seen the next leader yet, and would release that one's lease.
+type lock struct {
+	resourcelock.LeaseLock
+	holder string // in the lease that Get has read last, which Update writes
+}
+
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err == nil {
+		l.holder = record.HolderIdentity
+	}
+	return record, raw, err
+}
+
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && l.holder != l.Identity() {
+		return fmt.Errorf("%q holds it now", l.holder)
+	}
+	if err := l.LeaseLock.Update(ctx, record); err != nil {
+		return err
+	}
+	l.holder = record.HolderIdentity
+	return nil
+}
+
+// run tries to lead, and leads, until ctx ends or the lease is lost.
+func (e *election) run(ctx context.Context) {
+	defer close(e.over)
+	e.elector.Run(ctx)
+}

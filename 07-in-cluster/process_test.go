@@ -1,0 +1,569 @@
+package incluster
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// The program as a process of this machine: everything that needs no container.
+// Each test works in a namespace of its own, where its lease lies as well.
+func TestProcess(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crdtest.Install(t, e, crdtest.Read(t, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml"),
+		crdtest.Read(t, "../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml"))
+	for name, test := range map[string]func(t *testing.T, o *office){
+		"a standby is ready and takes over":              standbyTakesOver,
+		"a leader without its lease ends in time":        leaderEndsInTime,
+		"a paused leader takes nothing from the next":    pausedLeaderEnds,
+		"SIGTERM finishes the work, releases, and exits": drains,
+		"not ready before the caches are filled":         readyWhenSynced,
+		"metrics are for those who may get them":         metricsAreGuarded,
+		"json logs and profiles":                         logsAndProfiles,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, openOffice(t))
+		})
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	program := e.Program(program)
+	for _, tc := range []struct {
+		args, env []string
+		code      int
+		says      string
+	}{
+		{args: []string{"-version"}, says: "policy-controller (devel), client-go v0."},
+		{args: []string{"-h"}, says: "how often the leader renews"},
+		{args: []string{"start"}, code: 1, says: `unexpected argument "start"; -h lists the flags`},
+		{args: []string{"-pprof-listen", ":6060"}, code: 1, says: "only a loopback address"},
+		{args: []string{"-pprof-listen", "10.0.0.1:6060"}, code: 1, says: "only a loopback address"},
+		{args: []string{"-lease-duration", "12s"}, code: 1, says: "want the first above the sum of the others"},
+		{args: []string{"-retry-period", "9s"}, code: 1, says: "the second above 1.2 times the third"},
+		{args: []string{"-log-format", "xml"}, code: 1, says: "want text or json"},
+		{args: []string{"-kubeconfig", "/no/such/file"}, code: 1, says: "/no/such/file: no such file"},
+		{env: []string{"KUBECONFIG=", "HOME=/nowhere"}, code: 1, says: "not in a pod, and no usable kubeconfig"},
+		{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}, code: 1, says: "automountServiceAccountToken"},
+	} {
+		r := e.Run(testenv.Command{Path: program, Args: tc.args, Env: tc.env})
+		if r.ExitCode != tc.code || !strings.Contains(r.Stdout+r.Stderr, tc.says) {
+			t.Errorf("%v %v: exit code %d, want %d and %q\n%s%s", tc.args, tc.env, r.ExitCode, tc.code, tc.says, r.Stdout, r.Stderr)
+		}
+	}
+}
+
+const program = "./07-in-cluster/policy-controller"
+
+// The lease of the tests. See validate in lease.go for how the three fit together.
+const (
+	leaseDuration = 8 * time.Second
+	renewDeadline = 4 * time.Second
+	retryPeriod   = time.Second
+	// A try comes at most 1 + leaderelection.JitterFactor periods after the last one.
+	nextTry = retryPeriod * 22 / 10
+	// slack is for a machine that has other things to do as well.
+	slack = 3 * time.Second
+)
+
+// An office is a namespace in which policy-controllers work.
+type office struct {
+	*testenv.Env
+	t          *testing.T
+	proxy      *testenv.Proxy
+	kubeconfig string // of the replicas
+	namespace  string
+	client     kubernetes.Interface
+	objects    versioned.Interface
+}
+
+func openOffice(t *testing.T) *office {
+	t.Helper()
+	e := testenv.New(t)
+	objects, err := versioned.NewForConfig(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := e.Proxy()
+	o := &office{e, t, proxy, proxy.Kubeconfig, e.Namespace, e.Client, objects}
+	t.Cleanup(o.release) // before any replica is started, so after all have ended
+	return o
+}
+
+// A replica is one running policy-controller.
+type replica struct {
+	*testenv.Process
+	o               *office
+	health, metrics string // addresses
+}
+
+var listening = regexp.MustCompile(`"Listening" for="(health|metrics)" address="([^"]+)"`)
+
+func (o *office) start(args ...string) *replica { o.t.Helper(); return o.startWith(nil, args...) }
+
+// startWith starts a replica, and waits until it listens.
+func (o *office) startWith(environ []string, args ...string) *replica {
+	o.t.Helper()
+	args = append([]string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace, "-lease-namespace", o.namespace,
+		"-lease-duration", leaseDuration.String(), "-renew-deadline", renewDeadline.String(), "-retry-period", retryPeriod.String()}, args...)
+	r := &replica{Process: o.Start(testenv.Command{Path: o.Program(program), Args: args, Env: environ, Timeout: 3 * time.Minute}), o: o}
+	o.Eventually(time.Minute, func(context.Context) error {
+		for _, found := range listening.FindAllStringSubmatch(r.Stderr(), -1) {
+			switch found[1] {
+			case "health":
+				r.health = found[2]
+			case "metrics":
+				r.metrics = found[2]
+			}
+		}
+		if r.health == "" || r.metrics == "" {
+			return fmt.Errorf("it does not listen yet:\n%s", r.Stderr())
+		}
+		return nil
+	})
+	return r
+}
+
+// get asks a replica. Its certificate is self-signed.
+func get(url, token string) (code int, body string) {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return response.StatusCode, string(data)
+}
+
+func (r *replica) ready() error {
+	if code, body := get("http://"+r.health+"/readyz", ""); code != http.StatusOK {
+		return fmt.Errorf("/readyz: %d %s", code, body)
+	}
+	return nil
+}
+
+func (r *replica) waitReady() {
+	r.o.t.Helper()
+	r.o.Eventually(time.Minute, func(context.Context) error { return r.ready() })
+}
+
+func (r *replica) leads() bool { return strings.Contains(r.Stderr(), `"Successfully acquired lease"`) }
+
+func (r *replica) waitLeads() {
+	r.o.t.Helper()
+	r.o.Eventually(time.Minute, func(context.Context) error {
+		if !r.leads() {
+			return fmt.Errorf("it does not lead yet:\n%s", r.Stderr())
+		}
+		return nil
+	})
+}
+
+func (o *office) lease() *coordinationv1.Lease {
+	o.t.Helper()
+	lease, err := o.client.CoordinationV1().Leases(o.namespace).Get(o.Context(), "policy-controller", metav1.GetOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return lease
+}
+
+// policy makes a policy that marks every pod.
+func (o *office) policy() {
+	o.t.Helper()
+	o.policyWith("example", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks"})
+}
+
+// release lets go of the policies that a test has left. It has to run when their
+// controllers have ended, or they would hold them again.
+func (o *office) release() {
+	ctx := context.WithoutCancel(o.Context())
+	policies := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace)
+	list, err := policies.List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return // the definition is gone
+	} else if err != nil {
+		o.t.Errorf("looking for policies that are left: %v", err)
+		return
+	}
+	for _, p := range list.Items {
+		_, err := policies.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			o.t.Errorf("removing the finalizers of policy %s: %v", p.Name, err)
+		}
+	}
+}
+
+// pod makes a pod without probes.
+func (o *office) pod(name string) {
+	o.t.Helper()
+	_, err := o.client.CoreV1().Pods(o.namespace).Create(o.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "workshop/pause:1"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// marked waits until a pod is marked.
+func (o *office) marked(name string) {
+	o.t.Helper()
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		pod, err := o.client.CoreV1().Pods(o.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil && pod.Labels["lacks"] != "true" {
+			err = fmt.Errorf("pod %s is not marked", name)
+		}
+		return err
+	})
+}
+
+// until returns when the replica leads, and how long after the time that was.
+func (o *office) until(r *replica, since time.Time) time.Duration {
+	o.t.Helper()
+	r.waitLeads()
+	return o.lease().Spec.AcquireTime.Sub(since)
+}
+
+func standbyTakesOver(t *testing.T, o *office) {
+	first := o.start()
+	first.waitLeads()
+	second := o.start()
+	second.waitReady()
+	o.policy()
+	o.pod("a")
+	o.marked("a")
+	if second.leads() || strings.Contains(second.Stderr(), `"Working"`) {
+		t.Errorf("two leaders:\n%s", second.Stderr())
+	}
+
+	// A clean end releases the lease: the next try of the standby gets it.
+	stopped := time.Now()
+	if err := first.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if gap := o.until(second, stopped); gap > nextTry+slack {
+		t.Errorf("released, and %s without a leader; want at most %s", gap, nextTry)
+	} else {
+		t.Logf("released: %s without a leader, at most %s", gap.Round(time.Millisecond), nextTry)
+	}
+	if result := first.Wait(); result.ExitCode != 0 {
+		t.Errorf("exit code %d", result.ExitCode)
+	}
+	o.pod("b")
+	o.marked("b")
+
+	// A killed leader releases nothing: the standby waits until the lease has run out.
+	third := o.start()
+	third.waitReady()
+	renewed := o.lease().Spec.RenewTime.Time
+	killed := time.Now()
+	second.Kill()
+	gap := o.until(third, killed)
+	if limit := leaseDuration + nextTry; gap > limit+slack {
+		t.Errorf("killed, and %s without a leader; want at most %s", gap, limit)
+	} else {
+		t.Logf("killed: %s without a leader, at most %s", gap.Round(time.Millisecond), limit)
+	}
+	if since := o.lease().Spec.AcquireTime.Sub(renewed); since < leaseDuration {
+		t.Errorf("the standby took the lease %s after a renewal, before it had run out", since)
+	}
+	if n := *o.lease().Spec.LeaseTransitions; n != 2 {
+		t.Errorf("%d changes of the leader", n)
+	}
+	o.pod("c")
+	o.marked("c")
+}
+
+// The leader's requests for the lease hang. It must be gone before another one
+// can lead, so before the lease has run out.
+func leaderEndsInTime(t *testing.T, o *office) {
+	r := o.start()
+	r.waitLeads()
+	o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
+	result := r.Wait()
+	ended := time.Now()
+	if result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	lease := o.lease()
+	if *lease.Spec.HolderIdentity == "" {
+		t.Error("the lease was released, so the requests did not hang")
+	}
+	if left := lease.Spec.RenewTime.Add(leaseDuration).Sub(ended); left <= 0 {
+		t.Errorf("the leader ended %s after its lease", -left)
+	} else {
+		t.Logf("the leader ended %s before its lease", left.Round(time.Millisecond))
+	}
+}
+
+// A leader stands still for longer than its lease, as on a machine that swaps or is
+// suspended, and in the middle of a renewal. When it goes on, it must end, and leave
+// the lease to the next one.
+func pausedLeaderEnds(t *testing.T, o *office) {
+	paused := o.start()
+	paused.waitLeads()
+	next := o.start("-kubeconfig", o.Proxy().Kubeconfig)
+	next.waitReady()
+	renewal := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
+	o.Eventually(time.Minute, func(context.Context) error {
+		if renewal.Struck() == 0 {
+			return errors.New("no renewal is on its way")
+		}
+		return nil
+	})
+	if err := paused.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	next.waitLeads()
+	renewal.Remove()
+	holder := *o.lease().Spec.HolderIdentity
+	if err := paused.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if result := paused.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	ended := time.Now()
+	o.Eventually(time.Minute, func(context.Context) error {
+		spec := o.lease().Spec
+		if !spec.RenewTime.After(ended) {
+			return errors.New("the next leader has not renewed its lease yet")
+		}
+		if *spec.HolderIdentity != holder || *spec.LeaseTransitions != 1 {
+			t.Errorf("%q holds the lease after %d changes, not %q after one", *spec.HolderIdentity, *spec.LeaseTransitions, holder)
+		}
+		return nil
+	})
+}
+
+func drains(t *testing.T, o *office) {
+	r := o.start()
+	r.waitLeads()
+	o.policy()
+	const takes = 2 * time.Second
+	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
+	o.pod("a")
+	o.Eventually(time.Minute, func(context.Context) error {
+		if slow.Struck() == 0 {
+			return errors.New("no mark is on its way")
+		}
+		return nil
+	})
+	if err := r.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	o.Eventually(takes, func(context.Context) error {
+		if r.ready() == nil {
+			return errors.New("ready, though it is stopping")
+		}
+		return nil
+	})
+	if result := r.Wait(); result.ExitCode != 0 {
+		t.Errorf("exit code %d", result.ExitCode)
+	}
+	o.marked("a")
+	if holder := *o.lease().Spec.HolderIdentity; holder != "" {
+		t.Errorf("%s still holds the lease", holder)
+	}
+	requests := o.proxy.Requests(faultproxy.Match{})
+	wrote := slices.IndexFunc(requests, func(r faultproxy.Request) bool { return r.Verb == "patch" && r.Resource == "pods" })
+	released := len(requests) - 1 - slices.IndexFunc(reversed(requests), func(r faultproxy.Request) bool { return r.Verb == "update" && r.Resource == "leases" })
+	if end := requests[wrote].Started.Add(requests[wrote].Took); requests[released].Started.Before(end) {
+		t.Errorf("released at %s, before the last write ended at %s", requests[released].Started, end)
+	}
+}
+
+func reversed[T any](s []T) []T {
+	s = slices.Clone(s)
+	slices.Reverse(s)
+	return s
+}
+
+func readyWhenSynced(t *testing.T, o *office) {
+	held := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "deployments"}, Fault: faultproxy.Stall})
+	r := o.start()
+	o.Eventually(time.Minute, func(context.Context) error {
+		if held.Struck() == 0 {
+			return errors.New("no list of Deployments is on its way")
+		}
+		return nil
+	})
+	r.waitLeads()
+	if code, _ := get("http://"+r.health+"/healthz", ""); code != http.StatusOK {
+		t.Errorf("/healthz: %d", code)
+	}
+	if err := r.ready(); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("without the Deployments: %v", err)
+	}
+	held.Remove()
+	r.waitReady()
+}
+
+// token returns one of a service account of the test's namespace.
+func (o *office) token(account string) string {
+	o.t.Helper()
+	accounts := o.client.CoreV1().ServiceAccounts(o.namespace)
+	if _, err := accounts.Create(o.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	request, err := accounts.CreateToken(o.Context(), account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(600))}}, metav1.CreateOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+func metricsAreGuarded(t *testing.T, o *office) {
+	r := o.start()
+	r.waitLeads()
+	r.waitReady()
+	o.policy()
+	o.pod("a")
+	o.marked("a")
+
+	stranger, scraper := o.token("stranger"), o.token("scraper")
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: o.namespace + "-metrics"},
+		Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	if _, err := o.client.RbacV1().ClusterRoles().Create(o.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "scraper", Namespace: o.namespace}}}
+	if _, err := o.client.RbacV1().ClusterRoleBindings().Create(o.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(o.Context())
+		if err := errors.Join(o.client.RbacV1().ClusterRoles().Delete(ctx, role.Name, metav1.DeleteOptions{}),
+			o.client.RbacV1().ClusterRoleBindings().Delete(ctx, role.Name, metav1.DeleteOptions{})); err != nil {
+			t.Error(err)
+		}
+	})
+
+	url := "https://" + r.metrics + "/metrics"
+	var body string
+	o.Eventually(time.Minute, func(context.Context) (err error) { // the API server learns of the role a moment later
+		var code int
+		if code, body = get(url, scraper); code != http.StatusOK {
+			err = fmt.Errorf("with the right: %d %s", code, body)
+		}
+		return err
+	})
+	for _, series := range []string{
+		`controller_reconciles_total{controller="healthcheckpolicy",result="success"}`,
+		`controller_writes_total{controller="healthcheckpolicy",what="mark"}`,
+		`workqueue_depth{name="healthcheckpolicy"} 0`,
+		`workqueue_depth{name="icecream"} 0`,
+		`leader_election_master_status{name="policy-controller"} 1`,
+		`rest_client_requests_total{code="200"`,
+		`process_cpu_seconds_total`,
+		`go_goroutines`,
+	} {
+		if !strings.Contains(body, "\n"+series) {
+			t.Errorf("no %s in\n%s", series, body)
+		}
+	}
+	for name, tc := range map[string]struct {
+		token string
+		code  int
+	}{"no token": {"", 401}, "a wrong token": {"wrong", 401}, "no right": {stranger, 403}} {
+		if code, body := get(url, tc.token); code != tc.code || strings.Contains(body, "workqueue") {
+			t.Errorf("%s: %d, want %d\n%s", name, code, tc.code, body)
+		}
+	}
+	if code, _ := get("https://"+r.metrics+"/healthz", scraper); code != http.StatusNotFound {
+		t.Errorf("/healthz beside the metrics: %d", code)
+	}
+	if code, _ := get("http://"+r.health+"/metrics", scraper); code != http.StatusNotFound {
+		t.Errorf("/metrics beside the health: %d", code)
+	}
+
+	// Scrapes in a row cost the API server one review.
+	reviews := o.proxy.Count(faultproxy.Match{Resource: "tokenreviews"})
+	for range 5 {
+		get(url, scraper)
+	}
+	if more := o.proxy.Count(faultproxy.Match{Resource: "tokenreviews"}) - reviews; more > 1 {
+		t.Errorf("5 scrapes cost %d reviews", more)
+	}
+	if log := r.Stderr(); strings.Contains(log, scraper) || strings.Contains(log, stranger) {
+		t.Error("the log holds a token")
+	}
+}
+
+func logsAndProfiles(t *testing.T, o *office) {
+	r := o.Start(testenv.Command{Path: o.Program(program), Args: []string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace,
+		"-lease-namespace", o.namespace, "-log-format", "json", "-v", "4", "-pprof-listen", "127.0.0.1:0"}})
+	addresses := map[string]string{}
+	var debugging bool
+	o.Eventually(time.Minute, func(context.Context) error {
+		lines := bufio.NewScanner(strings.NewReader(r.Stderr()))
+		for lines.Scan() {
+			var line struct{ Msg, For, Address, Level, From string }
+			if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+				return fmt.Errorf("%w: %s", err, lines.Text()) // a half-written line is whole the next time
+			}
+			if line.Msg == "Listening" {
+				addresses[line.For] = line.Address
+			}
+			debugging = debugging || line.Level == "DEBUG"
+		}
+		if len(addresses) != 3 || !debugging {
+			return fmt.Errorf("it listens on %v; a line of level 4: %v", addresses, debugging)
+		}
+		return nil
+	})
+	if !strings.Contains(r.Stderr(), `"from":"kubeconfig `+o.kubeconfig) {
+		t.Errorf("the log does not say what it connects with:\n%s", r.Stderr())
+	}
+	if code, body := get("http://"+addresses["pprof"]+"/debug/pprof/", ""); code != http.StatusOK || !strings.Contains(body, "goroutine") {
+		t.Errorf("profiles: %d %s", code, body)
+	}
+	for _, other := range []string{"http://" + addresses["health"], "https://" + addresses["metrics"]} {
+		if code, _ := get(other+"/debug/pprof/", ""); code == http.StatusOK {
+			t.Errorf("profiles at %s", other)
+		}
+	}
+}

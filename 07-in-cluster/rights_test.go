@@ -1,0 +1,567 @@
+package incluster
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+
+	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+const (
+	name    = "policy-controller" // of the namespace, the service account and the roles
+	account = "system:serviceaccount:" + name + ":" + name
+)
+
+// Everything that the service account asks for is written down, and nothing else.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  users: ["` + account + `"]
+- level: None
+`
+
+// The controller runs with the rights of its service account, and does all that it
+// can do. Then the audit log says which rights it has used: these, and no others,
+// the manifests have to grant.
+func TestRightsGrantedAreRightsUsed(t *testing.T) {
+	t.Parallel() // its cluster is its own
+	o, further := openAudited(t)
+	o.viewersViewAndEditorsEditOnPurpose()
+	// client-go streams its first list unless it is told not to; older API servers
+	// cannot stream. So the right to list is needed as well.
+	for _, streams := range []string{"true", "false"} {
+		o.namespace = "streams-" + streams
+		o.doEverything("KUBE_FEATURE_WatchListClient=" + streams)
+	}
+	used := o.usedRights(further.AuditLog())
+	granted := o.grantedRights()
+	if err := compare(used, granted); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d rights are granted and used", len(granted))
+
+	// Would the comparison notice a rule too few or too many? And does no other role
+	// of the cluster grant the same?
+	for right := range granted {
+		fewer := maps.Clone(granted)
+		delete(fewer, right)
+		if err := compare(used, fewer); err == nil || !strings.Contains(err.Error(), "used, but not granted: "+right.String()) {
+			t.Errorf("without %s: %v", right, err)
+		}
+		o.onlyOurRoleGrants(right)
+	}
+	for _, right := range []right{
+		{"ClusterRole", "", "secrets", "get"}, {"ClusterRole", "", "pods", "delete"}, {"ClusterRole", "apps", "deployments", "update"},
+		{"ClusterRole", "coordination.k8s.io", "leases", "get"}, {"Role", "coordination.k8s.io", "leases", "delete"},
+		{"ClusterRole", "policy.k8s-go.openshift.org", "healthcheckpolicies/status", "patch"}, {"ClusterRole", "", "*", "get"},
+	} {
+		more := maps.Clone(granted)
+		more[right] = true
+		if err := compare(used, more); err == nil || !strings.Contains(err.Error(), "granted, but not used: "+right.String()) {
+			t.Errorf("with %s: %v", right, err)
+		}
+	}
+}
+
+// A right is one verb on one resource, and the kind of role that grants it: a Role
+// does so in its namespace only.
+type right struct{ role, group, resource, verb string }
+
+func (r right) String() string {
+	return fmt.Sprintf("%s %s.%s (%s)", r.verb, r.resource, r.group, r.role)
+}
+
+func compare(used, granted map[right]bool) error {
+	var errs []error
+	report := func(what string, some, others map[right]bool) {
+		for _, r := range slices.SortedFunc(maps.Keys(some), func(a, b right) int { return cmp.Compare(a.String(), b.String()) }) {
+			if !others[r] {
+				errs = append(errs, fmt.Errorf("%s: %s", what, r))
+			}
+		}
+	}
+	report("used, but not granted", used, granted)
+	report("granted, but not used", granted, used)
+	return errors.Join(errs...)
+}
+
+// openAudited makes an office in a cluster of its own, with the manifests applied.
+func openAudited(t *testing.T) (*office, *cluster.Cluster) {
+	t.Helper()
+	e := testenv.New(t)
+	ctx := e.Context()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Name() != "kwok" {
+		t.Skipf("needs the control plane's binaries, which a run on %s does not build; run it with CLUSTER=kwok", first.Name())
+	}
+	further, err := cluster.NewKwok(ws, "rights", cluster.KwokOptions{AuditPolicy: auditPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	down := func() error { return further.Down(context.WithoutCancel(ctx), io.Discard) }
+	if err := down(); err != nil { // of an interrupted run, whose audit log is not ours
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := down(); err != nil {
+			t.Error(err)
+		}
+	})
+	var out strings.Builder
+	if err := further.Up(ctx, &out); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	config, err := further.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, ws, further, "apply", "--server-side", "-k", "07-in-cluster/config/crds")
+	if err := crdwait.Established(ctx, config, definitions...); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, ws, further, "apply", "-k", "07-in-cluster/config/overlays/dev")
+	kubectl(t, ws, further, "apply", "--dry-run=server", "-k", "07-in-cluster/config/overlays/ha")
+
+	o := &office{Env: e, t: t}
+	if o.client, err = further.Client(); err != nil {
+		t.Fatal(err)
+	}
+	if o.objects, err = versioned.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	o.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := writeKubeconfig(o.kubeconfig, config, o.podToken()); err != nil {
+		t.Fatal(err)
+	}
+	return o, further
+}
+
+func kubectl(t *testing.T, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
+	t.Helper()
+	output, err := runKubectl(t.Context(), ws, c, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output
+}
+
+func runKubectl(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, args ...string) (string, error) {
+	return proc.Output(ctx, proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
+}
+
+// podToken returns a token as the kubelet would put it into a pod of the Deployment:
+// it ends with the pod.
+func (o *office) podToken() string {
+	o.t.Helper()
+	var token string
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		pods, err := o.client.CoreV1().Pods(name).List(ctx, metav1.ListOptions{})
+		if err != nil || len(pods.Items) == 0 {
+			return errors.Join(err, errors.New("the Deployment has no pod"))
+		}
+		pod := pods.Items[0]
+		request, err := o.client.CoreV1().ServiceAccounts(name).CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: ptr.To(int64(3600)),
+			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		token = request.Status.Token
+		return nil
+	})
+	return token
+}
+
+func writeKubeconfig(path string, cluster *rest.Config, token string) error {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["c"] = &clientcmdapi.Cluster{Server: cluster.Host, CertificateAuthority: cluster.CAFile, CertificateAuthorityData: cluster.CAData}
+	c.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
+	c.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	c.CurrentContext = "x"
+	return clientcmd.WriteToFile(*c, path)
+}
+
+// doEverything runs a replica through all that makes it ask the API server for
+// something, and ends it.
+func (o *office) doEverything(environ ...string) {
+	o.t.Helper()
+	ctx := o.Context()
+	if _, err := o.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.namespace}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	r := o.startWith(environ, "-lease-namespace", name, "-namespace", "")
+	r.waitLeads()
+	r.waitReady()
+
+	o.marksAndEvents()
+	o.evicts()
+	o.ownsADeployment()
+
+	if code, body := get("https://"+r.metrics+"/metrics", o.token("stranger")); code != http.StatusForbidden {
+		o.t.Errorf("metrics for a stranger: %d %s", code, body)
+	}
+	if err := r.Signal(syscall.SIGTERM); err != nil {
+		o.t.Fatal(err)
+	}
+	if result := r.Wait(); result.ExitCode != 0 {
+		o.t.Errorf("exit code %d", result.ExitCode)
+	}
+}
+
+// marksAndEvents marks a pod twice: the second Event continues the series of the first.
+func (o *office) marksAndEvents() {
+	o.t.Helper()
+	ctx := o.Context()
+	o.pod("a")
+	o.label("a", "web")
+	o.policyWith("label", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}})
+	o.marked("a")
+	o.label("a", "db")
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		pod, err := o.client.CoreV1().Pods(o.namespace).Get(ctx, "a", metav1.GetOptions{})
+		if err == nil && pod.Labels["lacks"] != "" {
+			err = errors.New("the mark is still there")
+		}
+		return err
+	})
+	o.label("a", "web")
+	o.marked("a")
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		events, err := o.client.EventsV1().Events(o.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			if event.Series != nil {
+				return nil
+			}
+		}
+		return errors.New("no Event is a series")
+	})
+	if err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "label", metav1.DeleteOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Get(ctx, "label", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the policy is still there"))
+	})
+}
+
+func (o *office) label(pod, app string) {
+	o.t.Helper()
+	if _, err := o.client.CoreV1().Pods(o.namespace).Patch(o.Context(), pod, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, app), metav1.PatchOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *office) policyWith(name string, spec v1alpha1.HealthCheckPolicySpec) {
+	o.t.Helper()
+	o.Eventually(time.Minute, func(ctx context.Context) error { // a young definition refuses objects for a moment
+		_, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Create(ctx, &v1alpha1.HealthCheckPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// evicts evicts a pod of a Deployment, as soon as its PodDisruptionBudget allows it.
+func (o *office) evicts() {
+	o.t.Helper()
+	ctx := o.Context()
+	labels := map[string]string{"app": "victim"}
+	if _, err := o.client.PolicyV1().PodDisruptionBudgets(o.namespace).Create(ctx, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "victim"},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels}}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	if _, err := o.client.AppsV1().Deployments(o.namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "victim"},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: cluster.PauseImage}}}}}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	o.policyWith("kill", v1alpha1.HealthCheckPolicySpec{Action: v1alpha1.ActionKill, Selector: metav1.LabelSelector{MatchLabels: labels}})
+	reason := func(want string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			policy, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Get(ctx, "kill", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range policy.Status.Conditions {
+				if c.Type == "Enforced" && c.Reason == want {
+					return nil
+				}
+			}
+			return fmt.Errorf("not %s: %+v", want, policy.Status)
+		}
+	}
+	o.Eventually(time.Minute, reason(v1alpha1.ReasonDisruptionBudget))
+	if err := o.client.PolicyV1().PodDisruptionBudgets(o.namespace).Delete(ctx, "victim", metav1.DeleteOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	o.Eventually(time.Minute, reason(v1alpha1.ReasonThrottled))
+	if err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "kill", metav1.DeleteOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// ownsADeployment makes the controller of Icecreams create, correct and delete.
+func (o *office) ownsADeployment() {
+	o.t.Helper()
+	ctx := o.Context()
+	icecreams, deployments := o.objects.IcecreamV1alpha1().Icecreams(o.namespace), o.client.AppsV1().Deployments(o.namespace)
+	if _, err := icecreams.Create(ctx, &icecreamv1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla"},
+		Spec: icecreamv1alpha1.IcecreamSpec{DeploymentName: "cone", Replicas: ptr.To(int32(1))}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	available := func(deployment string) {
+		o.Eventually(time.Minute, func(ctx context.Context) error {
+			d, err := deployments.Get(ctx, deployment, metav1.GetOptions{})
+			if err == nil && (d.Status.AvailableReplicas != 1 || *d.Spec.Replicas != 1) {
+				err = fmt.Errorf("%d of %d replicas", d.Status.AvailableReplicas, *d.Spec.Replicas)
+			}
+			return err
+		})
+	}
+	available("cone")
+	if _, err := deployments.Patch(ctx, "cone", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	available("cone")
+	if _, err := icecreams.Patch(ctx, "vanilla", types.MergePatchType, []byte(`{"spec":{"deploymentName":"cup"}}`), metav1.PatchOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	available("cup")
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := deployments.Get(ctx, "cone", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the old Deployment is still there"))
+	})
+}
+
+// viewersViewAndEditorsEditOnPurpose looks at the roles of users: view, and with it
+// edit, has to include viewing policies, but edit must not include writing them.
+func (o *office) viewersViewAndEditorsEditOnPurpose() {
+	o.t.Helper()
+	ctx := o.Context()
+	for _, role := range []string{"view", "edit", "policy-controller-edit"} {
+		if _, err := o.client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: role}}}, metav1.CreateOptions{}); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		user, verb, group, resource string
+		allowed                     bool
+	}{
+		{"view", "list", "policy.k8s-go.openshift.org", "healthcheckpolicies", true},
+		{"edit", "watch", "controller.nicoleh.io", "icecreams", true},
+		{"policy-controller-edit", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", true},
+		{"policy-controller-edit", "update", "controller.nicoleh.io", "icecreams", true},
+		{"view", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", false},
+		{"edit", "create", "policy.k8s-go.openshift.org", "healthcheckpolicies", false},
+		{"edit", "patch", "controller.nicoleh.io", "icecreams", false},
+	} {
+		o.Eventually(time.Minute, func(ctx context.Context) error { // roles are aggregated in the background
+			review, err := o.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: tc.user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Group: tc.group, Resource: tc.resource, Verb: tc.verb},
+			}}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed != tc.allowed {
+				err = fmt.Errorf("may %s %s %s: %v", tc.user, tc.verb, tc.resource, review.Status.Allowed)
+			}
+			return err
+		})
+	}
+}
+
+// usedRights reads the audit log up to the end of the last replica, and fails the
+// test for every request that was refused.
+func (o *office) usedRights(path string) map[right]bool {
+	o.t.Helper()
+	type record struct {
+		Verb, RequestURI string
+		ObjectRef        *struct{ APIGroup, Resource, Subresource, Namespace, Name string }
+		ResponseStatus   struct{ Code int }
+		Annotations      map[string]string
+	}
+	var records []record
+	// The API server writes its log in the background. Both replicas have ended, so the
+	// second lease that was given back is the last record.
+	if err := poll.Until(o.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		records = nil
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var r record
+			if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+				return fmt.Errorf("reading the audit log: %w", err)
+			}
+			records = append(records, r)
+		}
+		if len(records) == 0 {
+			return errors.Join(lines.Err(), errors.New("the audit log is empty"))
+		}
+		if last := records[len(records)-1]; last.ObjectRef == nil || last.ObjectRef.Resource != "leases" || last.Verb != "update" {
+			return errors.Join(lines.Err(), fmt.Errorf("the last record is %+v", last))
+		}
+		return lines.Err()
+	}); err != nil {
+		o.t.Fatal(err)
+	}
+	used := map[right]bool{}
+	for _, r := range records {
+		// The reason names the role that allows it. What everybody may do would name another one.
+		reason := r.Annotations["authorization.k8s.io/reason"]
+		var role string
+		switch {
+		case strings.Contains(reason, fmt.Sprintf("of ClusterRole %q", name)):
+			role = "ClusterRole"
+		case strings.Contains(reason, fmt.Sprintf("of Role %q", name)) && r.ObjectRef.Namespace == name:
+			role = "Role"
+		default:
+			o.t.Errorf("%s %s: %d, %s", r.Verb, r.RequestURI, r.ResponseStatus.Code, cmp.Or(reason, "no role allows it"))
+			continue
+		}
+		resource := r.ObjectRef.Resource
+		if r.ObjectRef.Subresource != "" {
+			resource += "/" + r.ObjectRef.Subresource
+		}
+		used[right{role, r.ObjectRef.APIGroup, resource, r.Verb}] = true
+	}
+	return used
+}
+
+func (o *office) grantedRights() map[right]bool {
+	o.t.Helper()
+	clusterRole, err := o.client.RbacV1().ClusterRoles().Get(o.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	role, err := o.client.RbacV1().Roles(name).Get(o.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	granted := map[right]bool{}
+	for kind, rules := range map[string][]rbacv1.PolicyRule{"ClusterRole": clusterRole.Rules, "Role": role.Rules} {
+		for _, rule := range rules {
+			if len(rule.NonResourceURLs) > 0 {
+				o.t.Errorf("the rule %s is not compared with anything", rule)
+			}
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						granted[right{kind, group, resource, verb}] = true
+					}
+				}
+			}
+		}
+	}
+	return granted
+}
+
+// onlyOurRoleGrants takes a right away, and asks the API server whether the service
+// account still has it.
+func (o *office) onlyOurRoleGrants(r right) {
+	o.t.Helper()
+	ctx := o.Context()
+	without := func(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+		rules = slices.Clone(rules)
+		for i, rule := range rules {
+			if slices.Contains(rule.APIGroups, r.group) && slices.Contains(rule.Resources, r.resource) {
+				rules[i].Verbs = slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == r.verb })
+			}
+		}
+		return slices.DeleteFunc(rules, func(rule rbacv1.PolicyRule) bool { return len(rule.Verbs) == 0 })
+	}
+	change := func(rules func([]rbacv1.PolicyRule) []rbacv1.PolicyRule) (before []rbacv1.PolicyRule) {
+		var err error
+		if r.role == "Role" {
+			var role *rbacv1.Role
+			if role, err = o.client.RbacV1().Roles(name).Get(ctx, name, metav1.GetOptions{}); err == nil {
+				before, role.Rules = role.Rules, rules(role.Rules)
+				_, err = o.client.RbacV1().Roles(name).Update(ctx, role, metav1.UpdateOptions{})
+			}
+		} else {
+			var role *rbacv1.ClusterRole
+			if role, err = o.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{}); err == nil {
+				before, role.Rules = role.Rules, rules(role.Rules)
+				_, err = o.client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
+			}
+		}
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		return before
+	}
+	resource, subresource, _ := strings.Cut(r.resource, "/")
+	allowed := func(want bool) {
+		o.Eventually(10*time.Second, func(ctx context.Context) error {
+			review, err := o.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + name, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: name, Name: name, Group: r.group, Resource: resource, Subresource: subresource, Verb: r.verb},
+			}}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed != want {
+				err = fmt.Errorf("%s: allowed %v, %s", r, review.Status.Allowed, review.Status.Reason)
+			}
+			return err
+		})
+	}
+	before := change(without)
+	allowed(false)
+	change(func([]rbacv1.PolicyRule) []rbacv1.PolicyRule { return before })
+	allowed(true)
+}
