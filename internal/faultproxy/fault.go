@@ -363,7 +363,7 @@ func (f *eventFilter) strike(line []byte) error {
 		case Hold:
 			f.p.pause(f.ctx, nil, i.removed)
 		case Cut:
-			reset(f.x.conn)
+			f.p.hangUp(f.x)
 			return errReset
 		}
 		if err := f.ctx.Err(); err != nil {

@@ -284,6 +284,15 @@ func (p *Proxy) end(x *exchange, f Fault) bool {
 	return true
 }
 
+// hangUp resets the connection of a request that a fault has struck. From then on
+// the request no longer counts as under way, though its handler has still to end.
+func (p *Proxy) hangUp(x *exchange) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x.ended = true
+	reset(x.conn)
+}
+
 // Up ends what Down began.
 func (p *Proxy) Up() error {
 	p.mu.Lock()
@@ -450,6 +459,6 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // abort ends a handler whose client is to see a reset connection.
 func (p *Proxy) abort(x *exchange) {
-	reset(x.conn)
+	p.hangUp(x)
 	panic(http.ErrAbortHandler)
 }

@@ -34,6 +34,7 @@ const pods = "/api/v1/namespaces/ns/pods"
 type upstream struct {
 	events    chan string
 	committed atomic.Int32
+	watches   atomic.Int32 // that are open
 
 	mu      sync.Mutex
 	headers http.Header
@@ -49,6 +50,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "ok")
 		return
 	}
+	u.watches.Add(1)
+	defer u.watches.Add(-1)
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
 	for {
@@ -336,6 +339,8 @@ func TestCutResetsOneWatch(t *testing.T) {
 	if !errors.Is(reset.err, syscall.ECONNRESET) || cut.Struck() != 1 {
 		t.Errorf("error %v, struck %d", reset.err, cut.Struck())
 	}
+	// Until then the watch that was cut could take the next event.
+	eventually(t, "the upstream has noticed", func() bool { return u.watches.Load() == 1 })
 	u.events <- event("ADDED", "more")
 	if got := other.next(t); got != event("ADDED", "more") {
 		t.Errorf("event %s", got)

@@ -13,7 +13,7 @@ type exchange struct {
 	Request
 	conn   net.Conn
 	cancel context.CancelFunc // ends the request to the server and every pause
-	ended  bool               // by Cut or Down; its handler has still to notice
+	ended  bool               // by Cut, Down or a fault; its handler has still to notice
 }
 
 // now returns the request as it is at this moment. The caller holds p.mu.
