@@ -249,7 +249,7 @@ func (d *deployment) leaderKilled(leader string) {
 	if _, err := runtime.Run(ctx, "exec", pod.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
 		d.t.Fatal(err)
 	}
-	d.gap(leader, "process killed", killed, podsLease+podsNextTry)
+	d.gap(leader, "process killed", killed, podsLease+2*podsNextTry)
 	d.Eventually(time.Minute, func(ctx context.Context) error {
 		pod, err := d.client.CoreV1().Pods(name).Get(ctx, podOf(leader), metav1.GetOptions{})
 		if err == nil && (pod.Status.ContainerStatuses[0].RestartCount != 1 || !pod.Status.ContainerStatuses[0].Ready) {

@@ -25,12 +25,10 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 
 	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -38,6 +36,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -175,8 +174,14 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	if o.objects, err = versioned.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
+	proxy, err := faultproxy.Start(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
 	o.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := writeKubeconfig(o.kubeconfig, config, o.podToken()); err != nil {
+	o.proxy = &testenv.Proxy{Proxy: proxy, Kubeconfig: o.kubeconfig}
+	if err := proxy.WriteKubeconfig(o.kubeconfig, "", o.podToken()); err != nil {
 		t.Fatal(err)
 	}
 	return o, further
@@ -219,15 +224,6 @@ func (o *office) podToken() string {
 	return token
 }
 
-func writeKubeconfig(path string, cluster *rest.Config, token string) error {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["c"] = &clientcmdapi.Cluster{Server: cluster.Host, CertificateAuthority: cluster.CAFile, CertificateAuthorityData: cluster.CAData}
-	c.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token}
-	c.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	c.CurrentContext = "x"
-	return clientcmd.WriteToFile(*c, path)
-}
-
 // doEverything runs a replica through all that makes it ask the API server for
 // something, and ends it.
 func (o *office) doEverything(environ ...string) {
@@ -243,6 +239,7 @@ func (o *office) doEverything(environ ...string) {
 	o.marksAndEvents()
 	o.evicts()
 	o.ownsADeployment()
+	o.findsADeploymentInTheWay()
 
 	if code, body := get("https://"+r.metrics+"/metrics", o.token("stranger")); code != http.StatusForbidden {
 		o.t.Errorf("metrics for a stranger: %d %s", code, body)
@@ -384,6 +381,36 @@ func (o *office) ownsADeployment() {
 			return nil
 		}
 		return errors.Join(err, errors.New("the old Deployment is still there"))
+	})
+}
+
+// findsADeploymentInTheWay keeps the event of a foreign Deployment from the
+// controller, which then learns from the API server that the name is taken.
+func (o *office) findsADeploymentInTheWay() {
+	o.t.Helper()
+	ctx := o.Context()
+	held, err := o.proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Object: "taken"})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer held.Remove()
+	labels := map[string]string{"app": "taken"}
+	if _, err := o.client.AppsV1().Deployments(o.namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "taken"},
+		Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: cluster.PauseImage}}}}}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	icecreams := o.objects.IcecreamV1alpha1().Icecreams(o.namespace)
+	if _, err := icecreams.Create(ctx, &icecreamv1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: icecreamv1alpha1.IcecreamSpec{DeploymentName: "taken"}}, metav1.CreateOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		ice, err := icecreams.Get(ctx, "late", metav1.GetOptions{})
+		if err == nil && !meta.IsStatusConditionFalse(ice.Status.Conditions, icecreamv1alpha1.ConditionOwned) {
+			err = errors.New("the Icecream does not say that the name is taken")
+		}
+		return err
 	})
 }
 
