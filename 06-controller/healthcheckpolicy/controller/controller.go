@@ -254,7 +254,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 	}
 	for _, pod := range selected {
 		switch {
-		case !pod.counts(), p.memory.evicted[pod.UID]: // the cache will show in a moment that an evicted pod is being deleted
+		case !pod.counts(), len(p.memory.evicted) > 0 && p.memory.evicted[pod.UID]: // the cache will show in a moment that an evicted pod is being deleted
 		case pod.fails(required):
 			p.failed = append(p.failed, pod)
 			need(pod, wishFor(&policy.Spec, pod, required))
@@ -265,7 +265,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 	}
 	for _, pod := range marked {
 		switch {
-		case pod.deleting(): // left alone
+		case pod.deleting: // left alone
 		case pod.finished && policy.Generation == policy.Status.ObservedGeneration:
 			p.holds = true // finished pods keep the mark until the policy changes
 		case pod.finished, !p.selector.Matches(podLabels(pod)):

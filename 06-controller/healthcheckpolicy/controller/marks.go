@@ -169,7 +169,7 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 	}
 	var changes []change
 	for _, pod := range marked {
-		if !pod.deleting() { // a pod that goes takes its mark with it
+		if !pod.deleting { // a pod that goes takes its mark with it
 			changes = append(changes, change{pod, pod.markOf(p.memory.uid), wishNone})
 		}
 	}

@@ -24,15 +24,19 @@ import (
 // implement metav1.Object, which the embedded ObjectMeta does: without that the
 // store has no key for it, and its LastStoreSyncResourceVersion stands still.
 type pod struct {
-	metav1.ObjectMeta // only the fields that reduce sets
+	// What a pass asks about every pod comes first, because among many pods the
+	// time goes into fetching them from memory.
+	finished   bool // Succeeded or Failed
+	deleting   bool
+	mirror     bool   // the API server's picture of a static pod
+	controlled bool   // somebody will replace it
+	everywhere probes // what every container declares
+	marks      []mark // what policies have put, as the API server recorded it
 
-	finished    bool              // Succeeded or Failed
-	mirror      bool              // the API server's picture of a static pod
-	controlled  bool              // somebody will replace it
 	containers  []container       // the regular ones, in the order of the spec
-	everywhere  probes            // what every one of them declares
 	annotations map[string]uint64 // of each value only a hash: enough to see that a key is taken, or has changed
-	marks       []mark            // what policies have put, as the API server recorded it
+
+	metav1.ObjectMeta // only the fields that reduce sets
 }
 
 // A container is a container's name and the probes that it declares.
@@ -68,8 +72,9 @@ func reduce(p *corev1.Pod) *pod {
 	r := &pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
-			Labels: p.Labels, CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
+			Labels: p.Labels, CreationTimestamp: p.CreationTimestamp,
 		},
+		deleting:   p.DeletionTimestamp != nil,
 		finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		mirror:     p.Annotations[corev1.MirrorPodAnnotationKey] != "",
 		controlled: metav1.GetControllerOf(p) != nil,
@@ -140,10 +145,8 @@ func (p *pod) markOf(policy types.UID) *mark {
 	return nil
 }
 
-func (p *pod) deleting() bool { return p.DeletionTimestamp != nil }
-
 // counts reports whether policies are about the pod: it lives, and will go on living.
-func (p *pod) counts() bool { return !p.finished && !p.deleting() }
+func (p *pod) counts() bool { return !p.finished && !p.deleting }
 
 // byAge orders pods from the oldest, so that the pod that replaces an evicted
 // one is not evicted before the others have had their turn.
@@ -158,7 +161,7 @@ func (p *pod) key() cache.ObjectName { return cache.MetaObjectToName(p) }
 // same reports whether two states of a pod are the same to every policy. Most
 // changes of pods are changes of their status, and stop here.
 func (p *pod) same(q *pod) bool {
-	return p.UID == q.UID && p.finished == q.finished && p.deleting() == q.deleting() && p.controlled == q.controlled &&
+	return p.UID == q.UID && p.finished == q.finished && p.deleting == q.deleting && p.controlled == q.controlled &&
 		maps.Equal(p.Labels, q.Labels) && maps.Equal(p.annotations, q.annotations) &&
 		slices.EqualFunc(p.marks, q.marks, func(a, b mark) bool {
 			return a.policy == b.policy && slices.Equal(a.labels, b.labels) && slices.Equal(a.annotations, b.annotations)
