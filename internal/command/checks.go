@@ -35,6 +35,9 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 		}
 		// Real containers take the processor that simulated ones leave to the tests.
 		atOnce := 2
+		if len(args) > 0 {
+			atOnce = 4 // a step that is tested alone mostly waits for its own controllers
+		}
 		if containers, err := c.Containers(ctx); err != nil || containers {
 			atOnce = 1
 		}
