@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -82,7 +83,11 @@ func create(t testing.TB, e *testenv.Env, crd *apiextensionsv1.CustomResourceDef
 	if crd.Labels[Label] == "" {
 		metav1.SetMetaDataLabel(&crd.ObjectMeta, Label, "test")
 	}
-	_, err = client.Create(e.Context(), crd, metav1.CreateOptions{})
+	// An interrupt must not cut this off: the server could carry it out after Remove
+	// has looked.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), time.Minute)
+	defer cancel()
+	_, err = client.Create(ctx, crd, metav1.CreateOptions{})
 	return err
 }
 
