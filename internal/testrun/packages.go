@@ -44,8 +44,14 @@ func List(ctx context.Context, dir, pattern string) ([]Package, error) {
 	var output bytes.Buffer
 	// -export compiles. Otherwise two lanes that start with an empty build cache
 	// would both compile all of client-go. What does not compile go test will report.
-	// The grace is for go to remove its temporary folder.
-	err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Out: &output, Grace: 10 * time.Second, Args: []string{"list", "-e", "-export", "-deps", "-test",
+	// go list that is interrupted early leaves its temporary folder behind, so it
+	// gets one of ours.
+	temp, err := os.MkdirTemp("", "workshop-list-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temp)
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: []string{"list", "-e", "-export", "-deps", "-test",
 		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles", pattern}})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)
