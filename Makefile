@@ -79,4 +79,5 @@ clean: down
 build:
 	@command -v go >/dev/null || { echo "error: go is not on PATH: install Go $$(sed -n 's/^go //p' go.mod) or newer, https://go.dev/dl" >&2; exit 1; }
 	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Downloading Go modules and building the workshop's own commands (once, about a minute)"
-	@go build -o $(WORKSHOP) ./scripts/workshop
+	@# go build that is interrupted early leaves its temporary folder behind.
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop

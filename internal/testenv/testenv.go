@@ -206,7 +206,14 @@ func New(t testing.TB) *Env {
 		t.Fatal("testenv.New without testenv.Main: add func TestMain(m *testing.M) { testenv.Main(m) }")
 	}
 	s := shared
-	ns, err := s.client.CoreV1().Namespaces().Create(s.ctx, &corev1.Namespace{
+	if s.ctx.Err() != nil {
+		t.Fatalf("creating the test's namespace: %v", context.Cause(s.ctx))
+	}
+	// An interrupt must not cut this off: the server could carry it out all the
+	// same, and nobody would know the name.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), time.Minute)
+	defer cancel()
+	ns, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: map[string]string{label: "true"}},
 	}, metav1.CreateOptions{})
 	if err != nil {
