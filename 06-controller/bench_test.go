@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -56,18 +55,13 @@ func (s *subject) metric(name string) (sum float64, err error) {
 	if found == nil {
 		return 0, fmt.Errorf("the controller has not logged its address:\n%s", s.Stderr())
 	}
-	answer, err := http.Get("http://" + found[1] + "/metrics")
-	if err != nil {
-		return 0, err
+	code, text := get(found[1], "/metrics")
+	if code != http.StatusOK {
+		return 0, fmt.Errorf("/metrics: %d %s", code, text)
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return 0, err
-	}
-	for _, line := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllSubmatch(text, -1) {
+	for _, line := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(text, -1) {
 		var value float64
-		if _, err := fmt.Sscan(string(line[1]), &value); err != nil {
+		if _, err := fmt.Sscan(line[1], &value); err != nil {
 			return 0, fmt.Errorf("metric %s: %w", name, err)
 		}
 		sum += value

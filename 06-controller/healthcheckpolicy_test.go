@@ -162,8 +162,11 @@ func (w *ward) restart() {
 	w.start()
 }
 
-func (w *ward) get(path string) (code int, body string) {
-	answer, err := http.Get("http://" + w.address + path)
+func (w *ward) get(path string) (code int, body string) { return get(w.address, path) }
+
+// get asks a controller's own server. Without an answer the code is 0, and the body says why.
+func get(address, path string) (code int, body string) {
+	answer, err := http.Get("http://" + address + path)
 	if err != nil {
 		return 0, err.Error()
 	}

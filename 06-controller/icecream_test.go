@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -99,18 +98,7 @@ func (p *parlour) restart() {
 	})
 }
 
-func (p *parlour) get(path string) (code int, body string) {
-	response, err := http.Get("http://" + p.address + path)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return response.StatusCode, string(data)
-}
+func (p *parlour) get(path string) (code int, body string) { return get(p.address, path) }
 
 // stop ends the controller as a cluster does, and expects a good end.
 func (p *parlour) stop() {

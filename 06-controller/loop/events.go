@@ -15,7 +15,7 @@ import (
 // Recorder returns a recorder of Events. It works until stop is called, so
 // longer than ctx: the work in flight has Events, too.
 func Recorder(ctx context.Context, client kubernetes.Interface, controller string) (recorder events.EventRecorder, stop func(), err error) {
-	broadcaster := events.NewBroadcaster(EventSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
+	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
 	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop = func() {
 		cancel()
@@ -28,11 +28,11 @@ func Recorder(ctx context.Context, client kubernetes.Interface, controller strin
 	return broadcaster.NewRecorder(scheme.Scheme, controller), stop, nil
 }
 
-// EventSink writes Events. In a namespace that is being deleted the API server
+// eventSink writes Events. In a namespace that is being deleted the API server
 // refuses new ones, which is no error.
-type EventSink struct{ events.EventSink }
+type eventSink struct{ events.EventSink }
 
-func (s EventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
 	created, err := s.EventSink.Create(ctx, event)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
 		return event, nil

@@ -194,7 +194,7 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	} else if work.Err() == nil {
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
-	if d := retryAfter(err); d > 0 {
+	if d := RetryAfter(err); d > 0 {
 		l.sleep(key, d, err)
 		return true
 	}
@@ -202,13 +202,13 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	return true
 }
 
-// retryAfter is the longest wait that the server has asked for in one of the
+// RetryAfter is the longest wait that the server has asked for in one of the
 // joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
-func retryAfter(err error) time.Duration {
+func RetryAfter(err error) time.Duration {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var longest time.Duration
 		for _, e := range joined.Unwrap() {
-			longest = max(longest, retryAfter(e))
+			longest = max(longest, RetryAfter(e))
 		}
 		return longest
 	}

@@ -7,11 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
-	"github.com/k8s-go/workshop/06-controller/loop"
 )
-
-// EventSink is for programs that have one broadcaster for several controllers.
-type EventSink = loop.EventSink
 
 // Connect makes the clients. Their Recorder is the program's to set.
 func Connect(config *rest.Config) (Clients, error) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // evict evicts at most one of the pods that fail, and finds out what holds the others.
@@ -97,7 +98,7 @@ func (c *Controller) noteAnswer(p *pass, pod *pod, err error) {
 		if answer != budgetAnswer {
 			message = serverMessage(err)
 		}
-		p.memory.remember(pod, p.now, answer.reason(), message, retryAfter(err))
+		p.memory.remember(pod, p.now, answer.reason(), message, loop.RetryAfter(err))
 	case podGone:
 		p.stale = true
 	default:

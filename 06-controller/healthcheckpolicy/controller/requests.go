@@ -210,12 +210,6 @@ func uidRefused(s metav1.Status) bool {
 		slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// retryAfter is how long the server wants to be left alone.
-func retryAfter(err error) time.Duration {
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return time.Duration(seconds) * time.Second
-}
-
 // serverMessage is what the server said, without this program's words around it.
 func serverMessage(err error) string {
 	var status apierrors.APIStatus
