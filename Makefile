@@ -49,7 +49,7 @@ help:
 ##   make shell            a shell with kubectl and KUBECONFIG set
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
-##   make image            the image of step 07, into the kind cluster; PUSH=registry/name:tag sends it to a registry
+##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed

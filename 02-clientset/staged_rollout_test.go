@@ -670,7 +670,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "100%"))
 	r.struck(write)
 	err := p.Signal(os.Interrupt)
-	r.Eventually(10*time.Second, func(context.Context) error {
+	r.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(p.Stderr(), "stopping after the current write") {
 			return errors.New("no reaction")
 		}

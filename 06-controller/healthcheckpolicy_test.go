@@ -43,8 +43,9 @@ type ward struct {
 	pods     typedcorev1.PodInterface
 	command  testenv.Command
 	running  *testenv.Process
-	address  string // of health and metrics
-	revives  bool   // Eventually starts a controller that has been killed again
+	address  string        // of health and metrics
+	revives  bool          // Eventually starts a controller that has been killed again
+	patience time.Duration // of the scenarios of TestGuards
 }
 
 // Eventually polls as Env.Eventually does.
