@@ -147,12 +147,12 @@ func checkRetire(c *check.C) {
 	}
 
 	script := c.Start(testenv.Command{Path: c.Path("retire.sh"), Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
-	if err := c.Until(40*time.Second, func(context.Context) error {
+	if err := c.Until(time.Minute, func(context.Context) error {
 		select {
 		case <-script.Done():
 			return nil
 		default:
-			return errors.New("it still runs after 40 seconds:\n" + script.Stdout() + script.Stderr())
+			return errors.New("it still runs after a minute:\n" + script.Stdout() + script.Stderr())
 		}
 	}); err != nil {
 		c.Fail("retire.sh ends", err.Error())
