@@ -24,7 +24,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -34,6 +34,8 @@ help:
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
+##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
+##                         a repository of your own, outside of the clone; MODULE= names its Go module
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
@@ -65,6 +67,9 @@ generate:
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
+
+new: build
+	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
