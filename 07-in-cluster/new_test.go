@@ -40,7 +40,7 @@ func TestNew(t *testing.T) {
 		}
 	}
 	program := e.Program("./scripts/workshop")
-	run(t, e, clone, nil, program, "new", "doors.example.net", "EmergencyExit", dir, "zoo.example.com/exits")
+	run(t, e, clone, workspace.Environ(), program, "new", "doors.example.net", "EmergencyExit", dir, "zoo.example.com/exits")
 	if err := os.Rename(clone, clone+".moved"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func environ(ws workspace.Workspace, bin string, extra ...string) []string {
 			path = append(path, dir)
 		}
 	}
-	env := workspace.Without(workspace.Environ(), "PATH", "KUBECONFIG", "KUBECACHEDIR", "KUBERC", "CLUSTER", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+	env := workspace.Without(workspace.Environ(), "PATH", "KUBECONFIG", "KUBECACHEDIR", "KUBERC", "CLUSTER")
 	return append(env, append(extra, "PATH="+strings.Join(path, string(filepath.ListSeparator)))...)
 }
 

@@ -16,6 +16,6 @@ func newRepository(_ context.Context, ws workspace.Workspace, args []string) err
 	if err != nil {
 		return fmt.Errorf("make new GROUP= KIND= DIR= [MODULE=]: %w", err)
 	}
-	fmt.Printf("The repository of your controller is in %s\n  make test   there tests it on the cluster of KUBECONFIG, else on a kind cluster of its own\n", dir)
+	fmt.Printf("The repository of your controller is in %s\nChange into that folder and run make: it lists the commands\n", dir)
 	return nil
 }

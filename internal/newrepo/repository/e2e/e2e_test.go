@@ -55,6 +55,7 @@ func connect(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatalf("reading the kubeconfig: %v", err)
 	}
+	config.QPS = -1 // polling is not slowed down
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -175,10 +176,13 @@ func (c *cluster) eventually(ctx context.Context, what string, f func(ctx contex
 	c.Helper()
 	var last error
 	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
+		err := f(ctx)
+		if ctx.Err() == nil { // else it only says that the time is over
+			last = err
+		}
+		return err == nil, nil
 	}); err != nil {
-		c.Fatalf("%s: %v; last: %v", what, err, last)
+		c.Fatalf("%s: %v after %s: %v", what, err, patience, last)
 	}
 }
 
