@@ -16,7 +16,7 @@ export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
 unexport CDPATH BASH_ENV ENV GOOS GOARCH
 
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
-ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
+ifneq ($(filter step test-step readme exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
   ifneq ($(word 2,$(MAKECMDGOALS)),)
     N := $(word 2,$(MAKECMDGOALS))
     .PHONY: $(N)
@@ -24,6 +24,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
+.PHONY: exercise check watch hint solution reset progress prove
 .PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
@@ -34,6 +35,15 @@ help:
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
+## Exercises: N=3 is a step, TASK=2 or TASK=name one of its tasks
+##   make exercise N=1     your copies of the step's tasks, in work/; what you have stays as it is
+##   make check N=1        is it done? If not: what was expected, what the cluster held, and where
+##   make watch N=1        the same at each save
+##   make hint N=1         one more hint
+##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
+##   make reset TASK=1 N=1 set your copy aside and begin again
+##   make progress         what is done, in all steps; JSON=1 for programs
+## Your own
 ##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
 ##                         a repository of your own, outside of the clone; MODULE= names its Go module
 ## The cluster
@@ -46,6 +56,7 @@ help:
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
+##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
@@ -73,6 +84,9 @@ new: build
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
+
+exercise check watch hint solution reset progress prove: build
+	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
 
 chaos: build
 	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
