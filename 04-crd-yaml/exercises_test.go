@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/04-crd-yaml/exercises"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/exercise/check"
@@ -35,7 +36,45 @@ func TestExercises(t *testing.T) {
 		"rules":     checkRules,
 		"retire":    checkRetire,
 		"admission": checkAdmission,
+		"images": func(c *check.C) {
+			checkDefinition(c, exercises.ContainerImagePolicy, map[string]string{
+				"require asks for something":                          "has of a field with a default",
+				"imageRegex is a regular expression":                  "pattern instead of a rule",
+				"an unknown field is refused under strict validation": "unknown fields are kept",
+				"the status that a user writes is dropped":            "no status subresource",
+			})
+		},
+		"resources": func(c *check.C) {
+			checkDefinition(c, exercises.ResourcesPolicy, map[string]string{
+				"action delete needs no label":              "label always needed",
+				"require asks for limits, requests or both": "has of a field with a default",
+				"requestsLowerThanLimits needs limits":      "one of both is enough",
+				"requestsLowerThanLimits needs requests":    "one of both is enough",
+				"the status that a user writes is dropped":  "no status subresource",
+			})
+		},
 	})
+}
+
+// checkDefinition tries all requirements on a definition. The first that is not met
+// decides; mistakes says which mistake explains it.
+func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]string) {
+	data, err := os.ReadFile(c.Path("crd.yaml"))
+	c.Must(err)
+	crd := &definition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		c.Fail("a CustomResourceDefinition", err.Error())
+	}
+	misses, of := d.Misses(c, crd)
+	if len(misses) == 0 {
+		return
+	}
+	first := misses[0]
+	held := fmt.Sprintf("%s\n%d of %d requirements are met", first.Problem, of-len(misses), of)
+	if name := mistakes[first.Requirement]; name != "" {
+		c.Mistake(name, first.Requirement, held)
+	}
+	c.Fail(first.Requirement, held)
 }
 
 // checkRules installs the definition in a group of its own and asks the server

@@ -173,16 +173,35 @@ var goLine = regexp.MustCompile(`(?m)^(\./)?([^\s:]+\.go:\d+)`)
 // Program builds the program that is checked and returns the binary's path.
 func (c *C) Program() string {
 	c.T.Helper()
-	binary := filepath.Join(c.T.TempDir(), c.task.Binary())
+	return c.build(c.task.Dir(c.tree), c.task.Binary())
+}
+
+// ProgramOf builds a program that the check has written, main, with the package
+// that is checked: in the folder of that name, of which the learner sees nothing.
+func (c *C) ProgramOf(folder, main string) string {
+	c.T.Helper()
+	source, overlay := filepath.Join(c.T.TempDir(), "main.go"), filepath.Join(c.T.TempDir(), "overlay.json")
+	dir := c.Path(folder)
+	data, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(dir, "main.go"): source}})
+	c.Must(err)
+	c.Must(os.WriteFile(source, []byte(main), 0o644))
+	c.Must(os.WriteFile(overlay, data, 0o644))
+	return c.build(dir, folder, "-overlay="+overlay)
+}
+
+func (c *C) build(dir, name string, flags ...string) string {
+	c.T.Helper()
+	binary := filepath.Join(c.T.TempDir(), name)
 	if os.Getenv(exercise.WorkEnv) != "" { // kept, so that what has not changed is not linked again
-		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, c.task.Binary())
+		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
 	}
-	folder, err := filepath.Rel(c.tree, c.task.Dir(c.tree))
+	folder, err := filepath.Rel(c.tree, dir)
 	if err != nil {
 		c.T.Fatal(err)
 	}
+	args := append([]string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}, flags...)
 	err = proc.Run(c.Context(), proc.Cmd{Path: "go", Dir: c.tree, Env: workspace.Environ(), Grace: 10 * time.Second,
-		Args: []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./" + filepath.ToSlash(folder)}})
+		Args: append(args, "./"+filepath.ToSlash(folder))})
 	var failed *proc.Error
 	switch {
 	case errors.As(err, &failed):
@@ -245,8 +264,8 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	c.Must(err)
 	if v.Outcome == exercise.Failed {
 		// A file that is no program says it too.
-		for name, data := range files {
-			if filepath.Ext(name) == ".yaml" && strings.Contains(string(data), c.task.NotDone()) {
+		for _, data := range files {
+			if c.task.Program == "" && strings.Contains(string(data), c.task.NotDone()) {
 				v = exercise.Verdict{Outcome: exercise.Open}
 			}
 		}
