@@ -19,7 +19,7 @@ ifneq ($(OFFLINE),)
 endif
 
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
-ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
+ifneq ($(filter step test-step readme exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
   ifneq ($(word 2,$(MAKECMDGOALS)),)
     N := $(word 2,$(MAKECMDGOALS))
     .PHONY: $(N)
@@ -27,6 +27,7 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
+.PHONY: exercise check watch hint solution reset progress prove
 .PHONY: help tour step test test-unit test-step up down status shell logs doctor pack unpack node-image readme generate lint verify bench chaos clean build go image
 
 help:
@@ -37,6 +38,14 @@ help:
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
+## Exercises: N=3 is a step, TASK=2 or TASK=name one of its tasks
+##   make exercise N=1     your copies of the step's tasks, in work/; what you have stays as it is
+##   make check N=1        is it done? If not: what was expected, what the cluster held, and where
+##   make watch N=1        the same at each save
+##   make hint N=1         one more hint
+##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
+##   make reset TASK=1 N=1 set your copy aside and begin again
+##   make progress         what is done, in all steps; JSON=1 for programs
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
@@ -50,6 +59,7 @@ help:
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
+##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
@@ -84,6 +94,9 @@ image: build
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
+
+exercise check watch hint solution reset progress prove: build
+	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
 
 chaos: build
 	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'

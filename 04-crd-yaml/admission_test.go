@@ -27,7 +27,7 @@ import (
 )
 
 // readPair reads a file with two documents into two objects.
-func readPair(t *testing.T, path string, first, second any) {
+func readPair(t testing.TB, path string, first, second any) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func readPair(t *testing.T, path string, first, second any) {
 }
 
 // onlyHere binds an admission policy to the test's namespace.
-func onlyHere(t *testing.T, e *testenv.Env, selector *metav1.LabelSelector) {
+func onlyHere(t testing.TB, e *testenv.Env, selector *metav1.LabelSelector) {
 	t.Helper()
 	if len(selector.MatchLabels) == 0 {
 		t.Fatal("the binding is not limited to a namespace")
@@ -54,7 +54,7 @@ func onlyHere(t *testing.T, e *testenv.Env, selector *metav1.LabelSelector) {
 }
 
 // deleteAtEnd deletes cluster-scoped objects when the test ends.
-func deleteAtEnd(t *testing.T, e *testenv.Env, deletions ...func(context.Context) error) {
+func deleteAtEnd(t testing.TB, e *testenv.Env, deletions ...func(context.Context) error) {
 	t.Helper()
 	t.Cleanup(func() {
 		for _, d := range deletions {
@@ -100,7 +100,7 @@ func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admission
 	return policy
 }
 
-func labelNamespace(t *testing.T, e *testenv.Env, value string) {
+func labelNamespace(t testing.TB, e *testenv.Env, value string) {
 	t.Helper()
 	patch := `{"metadata": {"labels": {"policy.k8s-go.openshift.org/kill": ` + value + `}}}`
 	if _, err := e.Client.CoreV1().Namespaces().Patch(e.Context(), e.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -110,7 +110,7 @@ func labelNamespace(t *testing.T, e *testenv.Env, value string) {
 
 // as returns a client for the policies that acts as a user without any rights
 // but those in the rules.
-func as(t *testing.T, e *testenv.Env, crd *definition, user string, rules ...rbacv1.PolicyRule) dynamic.ResourceInterface {
+func as(t testing.TB, e *testenv.Env, crd *definition, user string, rules ...rbacv1.PolicyRule) dynamic.ResourceInterface {
 	t.Helper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}
 	binding := &rbacv1.RoleBinding{

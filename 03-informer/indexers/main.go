@@ -34,21 +34,23 @@ func main() {
 
 const byNode, byAppAndTier = "node", "app and tier"
 
-var indexers = cache.Indexers{
-	byNode: func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok || pod.Spec.NodeName == "" {
-			return nil, nil // in no list of this index
-		}
-		return []string{pod.Spec.NodeName}, nil
-	},
-	byAppAndTier: func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			return nil, nil
-		}
-		return []string{pod.Labels["app"] + "/" + pod.Labels["tier"]}, nil
-	},
+var indexers = cache.Indexers{byNode: nodeOf, byAppAndTier: appAndTierOf}
+
+// nodeOf and appAndTierOf return the keys under which an index lists an object.
+func nodeOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil, nil // the index does not list it
+	}
+	return []string{pod.Spec.NodeName}, nil
+}
+
+func appAndTierOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, nil
+	}
+	return []string{pod.Labels["app"] + "/" + pod.Labels["tier"]}, nil
 }
 
 func run(ctx context.Context) error {

@@ -1,6 +1,6 @@
 // shared-informer mirrors the ConfigMaps of a namespace with an informer. The
-// cache is the mirror: the informer keeps it right, and two handlers hear of
-// changes through one and the same watch.
+// cache is the mirror: the informer keeps it right, and two handlers learn of
+// changes through the same watch.
 package main
 
 import (
@@ -48,11 +48,17 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
+	return mirror(ctx, client, *namespace, *until)
+}
+
+// mirror fills a cache, follows the changes until a ConfigMap named until has
+// appeared, and prints what the cache holds.
+func mirror(ctx context.Context, client kubernetes.Interface, namespace, until string) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, // 0: no resync
-		informers.WithNamespace(*namespace),
+		informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
-	// Asking for an informer is what makes the factory start it. Whoever asks
-	// again gets the same one: the same cache, the same watch.
+	// The factory starts only informers that it was asked for. If you ask again,
+	// you get the same informer: the same cache, the same watch.
 	configMaps := factory.Core().V1().ConfigMaps()
 	informer := configMaps.Informer()
 
@@ -68,7 +74,7 @@ func run(ctx context.Context) error {
 				kind = "LISTED"
 			}
 			fmt.Printf("%s %s=%s\n", kind, cm.Name, cm.Data["v"])
-			if cm.Name == *until {
+			if cm.Name == until {
 				found()
 			}
 		},
@@ -109,16 +115,16 @@ func run(ctx context.Context) error {
 	// Waits until handlers have returned and nothing of the informers runs.
 	factory.Shutdown()
 
-	all, err := configMaps.Lister().ConfigMaps(*namespace).List(labels.Everything())
+	all, err := configMaps.Lister().ConfigMaps(namespace).List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
 	}
-	var mirror []string
+	var content []string
 	for _, cm := range all {
-		mirror = append(mirror, cm.Name+"="+cm.Data["v"])
+		content = append(content, cm.Name+"="+cm.Data["v"])
 	}
-	slices.Sort(mirror) // a cache has no order
-	fmt.Println("mirror:", strings.Join(mirror, " "))
+	slices.Sort(content) // a cache has no order
+	fmt.Println("mirror:", strings.Join(content, " "))
 	fmt.Printf("second handler: %d changes, informer stopped: %t\n", changes.Load(), informer.IsStopped())
 	return nil
 }

@@ -63,6 +63,9 @@ func verifyDocuments(ws workspace.Workspace) error {
 		if limit, ok := limits[name]; ok && strings.Count(text, "\n") > limit {
 			errs = append(errs, fmt.Errorf("%s has %d lines, more than %d", name, strings.Count(text, "\n"), limit))
 		}
+		for _, fault := range readme.Prose(data) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
+		}
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			target := filepath.Join(ws.Root, filepath.Dir(name), m[1])
 			if _, err := os.Stat(target); err != nil {
