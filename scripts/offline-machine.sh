@@ -2,8 +2,8 @@
 # offline-machine.sh: a learner's machine that has a clone and a pack, and no network.
 #
 # It packs this clone for kwok, clones what is committed, and works there with empty
-# caches of Go, an empty home and a proxy that is dead: make unpack, then a lesson
-# and its tests. It prints the size of the pack and how long each part took, and
+# caches of Go, an empty home and a proxy that is dead: make unpack, then a lesson,
+# its tests and an exercise. It prints the size of the pack and how long each part took, and
 # removes everything at the end.
 set -euo pipefail
 unset CDPATH
@@ -65,5 +65,9 @@ learner make unpack PACK="$pack"
 learner make doctor OFFLINE=1
 learner make step N=1
 learner make test-step 1
+learner make exercise N=2 TASK=retry
+refuses make check N=2 TASK=retry -- "not done"
+cp "$clone/02-clientset/conflict/main.go" "$clone/work/02-clientset/retry/"
+learner make check N=2 TASK=retry
 learner make down
 printf '\noffline machine: ok after %ds\n' "$SECONDS"
