@@ -64,7 +64,6 @@ refuses make doctor OFFLINE=1 -- "make unpack PACK=FILE"
 learner make unpack PACK="$pack"
 learner make doctor OFFLINE=1
 learner make step N=1
-learner make test-step 1
 learner make exercise N=2 TASK=retry
 refuses make check N=2 TASK=retry -- "not done"
 cp "$clone/02-clientset/conflict/main.go" "$clone/work/02-clientset/retry/"
