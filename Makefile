@@ -28,7 +28,8 @@ ifneq ($(filter step test-step readme exercise check watch hint solution reset p
 endif
 
 .PHONY: exercise check watch hint solution reset progress prove
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor pack unpack node-image readme generate lint verify bench chaos clean build go image
+.PHONY: pack unpack go
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -46,6 +47,9 @@ help:
 ##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
 ##   make reset TASK=1 N=1 set your copy aside and begin again
 ##   make progress         what is done, in all steps; JSON=1 for programs
+## Your own
+##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
+##                         a repository of your own, outside of the clone; MODULE= names its Go module
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
@@ -91,6 +95,9 @@ generate:
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
+
+new: build
+	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

@@ -2,9 +2,9 @@
 # offline-machine.sh: a learner's machine that has a clone and a pack, and no network.
 #
 # It packs this clone for kwok, clones what is committed, and works there with empty
-# caches of Go, an empty home and a proxy that is dead: make unpack, then a lesson,
-# its tests and an exercise. It prints the size of the pack and how long each part took, and
-# removes everything at the end.
+# caches of Go, an empty home and a proxy that is dead: make unpack, then a lesson and
+# an exercise. It prints the size of the pack and when each part began, and removes
+# everything at the end.
 set -euo pipefail
 unset CDPATH
 cd "$(dirname "$0")/.."

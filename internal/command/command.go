@@ -34,6 +34,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"logs":       logs,
 	"node-image": nodeImage,
 	"image":      controllerImage,
+	"new":        newRepository,
 	"test":       test,
 	"test-unit":  testUnit,
 	"chaos":      chaos,
