@@ -43,7 +43,7 @@ var policiesResource = schema.GroupVersionResource{Group: "policy.k8s-go.openshi
 func TestPrograms(t *testing.T) {
 	t.Parallel() // with its subtests, and after the tests that are not
 	e := testenv.New(t)
-	crdtest.Share(t, e, crdtest.Read(t, generatedCRDs[0]), crdtest.Read(t, generatedCRDs[1]))
+	crdtest.Share(t, e, generatedCRDs...)
 	for name, test := range map[string]func(*testing.T, *testenv.Env, dynamic.ResourceInterface){
 		"list":                       list,
 		"crud":                       crud,

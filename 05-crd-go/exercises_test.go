@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,6 +115,20 @@ func checkTypes(c *check.C) {
 	}
 }
 
+// generated returns a client for the policies, with the generated definition or with
+// the one that the learner has installed.
+func generated(c *check.C) dynamic.ResourceInterface {
+	c.T.Helper()
+	want := crdtest.Read(c.T, generatedCRDs[0])
+	crdtest.Share(c.T, c.Env, generatedCRDs[0])
+	have, err := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions().Get(c.Context(), want.Name, metav1.GetOptions{})
+	c.Must(err)
+	if have.Spec.Versions[0].Name != "v1alpha1" || !equality.Semantic.DeepEqual(have.Spec.Versions[0].Schema, want.Spec.Versions[0].Schema) {
+		c.T.Fatalf("the cluster has another definition %s, perhaps that of step 04: delete it with the lesson's Clean up, or install config/crd", want.Name)
+	}
+	return c.Dynamic.Resource(policiesResource).Namespace(c.Namespace)
+}
+
 // states returns the states in which an object of the name has been stored since a
 // resourceVersion. The last one is that of its deletion, if it was deleted.
 func states(c *check.C, policies dynamic.ResourceInterface, name, since string) (found []*unstructured.Unstructured) {
@@ -147,8 +162,7 @@ func states(c *check.C, policies dynamic.ResourceInterface, name, since string) 
 // reading and writing of the status, and asks how the policy was when it was deleted.
 func checkStatus(c *check.C) {
 	program := c.Program()
-	crdtest.Share(c.T, c.Env, crdtest.Read(c.T, generatedCRDs[0]))
-	policies := c.Dynamic.Resource(policiesResource).Namespace(c.Namespace)
+	policies := generated(c)
 	since := now(c.T, c.Env, policies)
 	p := c.Proxy()
 	patch := func(ctx context.Context, body string, subresources ...string) error {
@@ -237,8 +251,7 @@ func text(v any) string {
 // somebody else own the action.
 func checkCoOwn(c *check.C) {
 	program := c.Program()
-	crdtest.Share(c.T, c.Env, crdtest.Read(c.T, generatedCRDs[0]))
-	policies := c.Dynamic.Resource(policiesResource).Namespace(c.Namespace)
+	policies := generated(c)
 	since := now(c.T, c.Env, policies)
 	p := c.Proxy()
 	command := testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}}

@@ -6,19 +6,16 @@ package crdtest
 import (
 	"context"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdwait"
-	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -111,68 +108,6 @@ func Install(t testing.TB, e *testenv.Env, crds ...*apiextensionsv1.CustomResour
 	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
 		t.Fatal(err)
 	}
-}
-
-var shared = struct {
-	mu    sync.Mutex
-	users map[string]int
-	kept  map[string]bool // was there before
-}{users: map[string]int{}, kept: map[string]bool{}}
-
-// Share installs definitions for all tests of the package that use them side by
-// side: the first one installs them, and the last one removes them. When a learner's
-// files are checked, a definition that the learner has installed is used, and stays.
-func Share(t testing.TB, e *testenv.Env, crds ...*apiextensionsv1.CustomResourceDefinition) {
-	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	var names []string
-	t.Cleanup(func() {
-		shared.mu.Lock()
-		defer shared.mu.Unlock()
-		for _, name := range names {
-			if shared.users[name]--; shared.users[name] == 0 && !shared.kept[name] {
-				Remove(t, e, name)
-			}
-		}
-	})
-	for _, crd := range crds {
-		if shared.users[crd.Name] == 0 {
-			shared.kept[crd.Name] = os.Getenv(exercise.WorkEnv) != "" && installed(t, e, crd)
-			if !shared.kept[crd.Name] {
-				if err := create(t, e, crd); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		shared.users[crd.Name]++
-		names = append(names, crd.Name)
-	}
-	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// installed reports whether the cluster has a definition. One that is another
-// fails the test, because what a learner has made is not to be replaced.
-func installed(t testing.TB, e *testenv.Env, want *apiextensionsv1.CustomResourceDefinition) bool {
-	t.Helper()
-	have, err := Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(e.Context(), want.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	same := len(have.Spec.Versions) == len(want.Spec.Versions)
-	for i := range want.Spec.Versions {
-		same = same && have.Spec.Versions[i].Name == want.Spec.Versions[i].Name && have.Spec.Versions[i].Served &&
-			equality.Semantic.DeepEqual(have.Spec.Versions[i].Schema, want.Spec.Versions[i].Schema)
-	}
-	if !same {
-		t.Fatalf("the cluster has another definition %s: finish the lesson that has installed it with its Clean up", want.Name)
-	}
-	return true
 }
 
 // Remove deletes definitions of ours with all their objects, and waits for the
