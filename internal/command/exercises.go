@@ -212,6 +212,9 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 			line = t.NotDone()
 		case v.Outcome == exercise.Broken:
 			line = "does not compile"
+			if t.Program == "" {
+				line = "cannot be run"
+			}
 		default:
 			line = "not right yet"
 			if v.Mistake != "" {
