@@ -30,6 +30,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -40,7 +41,7 @@ const icecreamProgram = "./06-controller/icecream"
 // reaches the cluster through the proxy, the test does not.
 type parlour struct {
 	*testenv.Env
-	t           *testing.T
+	t           testing.TB
 	proxy       *testenv.Proxy
 	icecreams   typedicecream.IcecreamInterface
 	deployments typedappsv1.DeploymentInterface
@@ -58,9 +59,9 @@ func openParlour(t *testing.T, changes ...testenv.ProgramOption) *parlour {
 	return newParlour(t, e, e.Program(icecreamProgram, changes...))
 }
 
-func newParlour(t *testing.T, e *testenv.Env, program string) *parlour {
+func newParlour(t testing.TB, e *testenv.Env, program string) *parlour {
 	t.Helper()
-	installed(t, e, icecreams)
+	crdtest.Share(t, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
