@@ -234,9 +234,12 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 			}
 		}
 	}
-	if details != nil {
+	switch {
+	case details != nil:
 		fmt.Println()
 		details()
+	case passed:
+		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
 	}
 	return passed, nil
 }
