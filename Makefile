@@ -14,9 +14,12 @@ WORKSHOP := .workshop/workshop
 export GOWORK := off
 export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
 unexport CDPATH BASH_ENV ENV GOOS GOARCH
+ifneq ($(OFFLINE),)
+  export GOPROXY := off
+endif
 
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
-ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
+ifneq ($(filter step test-step readme exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
   ifneq ($(word 2,$(MAKECMDGOALS)),)
     N := $(word 2,$(MAKECMDGOALS))
     .PHONY: $(N)
@@ -24,7 +27,9 @@ ifneq ($(filter step test-step readme,$(firstword $(MAKECMDGOALS))),)
   endif
 endif
 
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image
+.PHONY: exercise check watch hint solution reset progress prove
+.PHONY: pack unpack go
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -34,16 +39,31 @@ help:
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
+## Exercises: N=3 is a step, TASK=2 or TASK=name one of its tasks
+##   make exercise N=1     your copies of the step's tasks, in work/; what you have stays as it is
+##   make check N=1        is it done? If not: what was expected, what the cluster held, and where
+##   make watch N=1        the same at each save
+##   make hint N=1         one more hint
+##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
+##   make reset TASK=1 N=1 set your copy aside and begin again
+##   make progress         what is done, in all steps; JSON=1 for programs
+## Your own
+##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
+##                         a repository of your own, outside of the clone; MODULE= names its Go module
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
 ##   make shell            a shell with kubectl and KUBECONFIG set
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
-##   make image            the image of step 07, into the kind cluster; PUSH=registry/name:tag sends it to a registry
+##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
+## For trainers
+##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
+##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
+##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
@@ -54,11 +74,21 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs node-image doctor test test-unit bench lint verify: build
+tour up down status shell logs node-image test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
 	@exec $(WORKSHOP) $@ '$(N)'
+
+doctor: build
+	@exec $(WORKSHOP) $@ '$(OFFLINE)'
+
+pack: build
+	@exec $(WORKSHOP) $@ '$(PACK)'
+
+# Before there is any module: its program needs Go's standard library alone.
+unpack: go
+	@go run ./scripts/unpack '$(PACK)'
 
 generate:
 	@scripts/update-codegen.sh
@@ -66,8 +96,14 @@ generate:
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
 
+new: build
+	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
+
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
+
+exercise check watch hint solution reset progress prove: build
+	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
 
 chaos: build
 	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
@@ -76,8 +112,11 @@ clean: down
 	@scripts/docker/engine.sh stop
 	@rm -rf .workshop
 
-build:
+go:
 	@command -v go >/dev/null || { echo "error: go is not on PATH: install Go $$(sed -n 's/^go //p' go.mod) or newer, https://go.dev/dl" >&2; exit 1; }
-	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Downloading Go modules and building the workshop's own commands (once, about a minute)"
+
+build: go
+	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Getting Go modules and building the workshop's own commands (once, about a minute)"
 	@# go build that is interrupted early leaves its temporary folder behind.
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop || { \
+	  [ -z '$(OFFLINE)' ] || echo "error: Go modules are missing: make unpack PACK=FILE installs those that a trainer has packed with make pack" >&2; exit 1; }

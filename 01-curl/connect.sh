@@ -71,7 +71,7 @@ api() {
   shift
   while [[ $# -gt 0 ]]; do
     case $1 in
-    # curl has it since 7.82. Spelt out, it works with older ones too.
+    # curl has --json since 7.82. The long form works with older versions, too.
     --json) args+=(--header "Content-Type: application/json" --data-binary "$2") && shift ;;
     *) args+=("$1") ;;
     esac

@@ -8,7 +8,7 @@ source "$(dirname "$0")/connect.sh"
 writers=${1:-4} rounds=${2:-10}
 counter=/api/v1/namespaces/$NAMESPACE/configmaps/counter
 
-recreate "${counter%/counter}" counter '{"metadata": {"name": "counter", "annotations": {"count": "0"}}}'
+recreate "${counter%/counter}" counter '{"metadata": {"name": "counter", "annotations": {"count": "0"}}, "data": {"note": "keep me"}}'
 
 add_one() { # prints the HTTP code
   api "$counter" |

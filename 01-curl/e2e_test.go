@@ -84,7 +84,7 @@ func TestPagesAddUp(t *testing.T) {
 		createConfigMap(t, e, fmt.Sprintf("page-%02d", i))
 	}
 	// The CA bundle that every namespace gets would appear between two lists.
-	e.Eventually(10*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err
 	})
@@ -205,7 +205,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	configMaps := e.Client.CoreV1().ConfigMaps(e.Namespace)
-	e.Eventually(10*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := configMaps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err
 	})
@@ -215,7 +215,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	}
 	createConfigMap(t, e, "before") // history, when the watch begins
 	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "3"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}})
-	e.Eventually(10*time.Second, func(context.Context) error {
+	e.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(watch.Stdout(), "ADDED before") {
 			return fmt.Errorf("the watch has not begun: %s%s", watch.Stdout(), watch.Stderr())
 		}
@@ -245,7 +245,7 @@ func TestGone(t *testing.T) {
 	if diff := cmp.Diff(want, r.Stdout); diff != "" {
 		t.Errorf("output (-want +got):\n%s", diff)
 	}
-	e.Eventually(10*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := definitions(e).Get(ctx, notes(e), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -32,7 +32,7 @@ patch strategic-merge-patch+json "strategic merge patch" <<'JSON'
 {"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "example/web:2"}]}}}}
 JSON
 
-# JSON Merge Patch (RFC 7386): a list is replaced whole. The container log is gone.
+# JSON Merge Patch (RFC 7386): a list is one value, and is replaced whole.
 patch merge-patch+json "merge patch" <<'JSON'
 {"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "example/web:3"}]}}}}
 JSON

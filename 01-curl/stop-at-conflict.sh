@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # stop-at-conflict.sh: the loop of the 2018 slides, twice at the same time. PUT
-# carries the resourceVersion that was read, so nothing is lost: who comes
-# second gets 409. And there the loop ends.
+# carries the resourceVersion that was read, so nothing is lost: the second of
+# two writers gets 409. There its loop ends.
 set -euo pipefail
 source "$(dirname "$0")/connect.sh"
 
@@ -20,7 +20,7 @@ writer() { # writer NAME
       : >"$PKI/stopped"
       return
     fi
-    # Alone there is nobody left to collide with.
+    # A writer that is alone has nobody to collide with.
     if [[ -e $PKI/stopped ]]; then return; fi
   done
 }

@@ -19,12 +19,12 @@ recreate "$deployments" scaled '{"metadata": {"name": "scaled"}, "spec": {"repli
 merge "$deployments/scaled/scale" '{"spec": {"replicas": 2}}' |
   jq -r '"scale: kind \(.kind), spec.replicas \(.spec.replicas)"'
 
-# A write to the main resource drops what it says about the status ...
+# Write the condition through the main endpoint ...
 condition='{"type": "Audited", "status": "True", "reason": "ByHand", "message": ""}'
 audited='"Audited condition: \(any(.status.conditions[]?; .type == "Audited"))"'
 merge "$deployments/scaled" "{\"status\": {\"conditions\": [$condition]}}" |
   jq -r "\"main resource: \" + $audited"
 
-# ... and a write to the status drops what it says about the spec.
+# ... and through the /status endpoint, with a change to spec besides.
 merge "$deployments/scaled/status" "{\"spec\": {\"replicas\": 9}, \"status\": {\"conditions\": [$condition]}}" |
   jq -r "\"status: \" + $audited + \", spec.replicas \(.spec.replicas)\""

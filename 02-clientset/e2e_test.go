@@ -149,7 +149,7 @@ func createPod(t *testing.T, e *testenv.Env, name string, gated bool) {
 	if gated {
 		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "k8s-go.openshift.org/never"}}
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error { // until the namespace has its service account
+	e.Eventually(time.Minute, func(ctx context.Context) error { // until the namespace has its service account
 		_, err := e.Client.CoreV1().Pods(e.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})
@@ -597,7 +597,7 @@ func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/watch"), Args: []string{"-namespace", e.Namespace}})
-	e.Eventually(20*time.Second, func(context.Context) error {
+	e.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(p.Stdout(), "ADDED live") {
 			return fmt.Errorf("the watch has not begun: %s%s", p.Stdout(), p.Stderr())
 		}
@@ -742,14 +742,14 @@ func TestDynamic(t *testing.T) {
 		}
 	}
 	remove() // of a run that was killed
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := crds.Create(ctx, crd, metav1.CreateOptions{})
 		return err
 	})
 	t.Cleanup(remove)
 	snacks := e.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "snacks"}).Namespace(e.Namespace)
 	spec := map[string]any{"flavour": "salt", "size": int64(3), "parts": []any{map[string]any{"name": "a"}}}
-	e.Eventually(20*time.Second, func(ctx context.Context) error { // until it is served
+	e.Eventually(time.Minute, func(ctx context.Context) error { // until it is served
 		_, err := snacks.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": group + "/v1", "kind": "Snack", "metadata": map[string]any{"name": "chips"}, "spec": spec,
 		}}, metav1.CreateOptions{})

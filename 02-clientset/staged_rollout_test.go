@@ -43,7 +43,7 @@ const (
 // selector app=web matches, all seen by their controller.
 type rolloutTest struct {
 	*testenv.Env
-	t     *testing.T
+	t     testing.TB
 	names []string
 }
 
@@ -541,7 +541,7 @@ func TestRolloutDryRun(t *testing.T) {
 	}
 }
 
-func rolloutKubeconfig(t *testing.T, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
+func rolloutKubeconfig(t testing.TB, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["test"], config.AuthInfos["test"] = cluster, user
@@ -670,7 +670,7 @@ func TestRolloutInterruptedDuringWrite(t *testing.T) {
 	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "100%"))
 	r.struck(write)
 	err := p.Signal(os.Interrupt)
-	r.Eventually(10*time.Second, func(context.Context) error {
+	r.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(p.Stderr(), "stopping after the current write") {
 			return errors.New("no reaction")
 		}

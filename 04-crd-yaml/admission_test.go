@@ -27,7 +27,7 @@ import (
 )
 
 // readPair reads a file with two documents into two objects.
-func readPair(t *testing.T, path string, first, second any) {
+func readPair(t testing.TB, path string, first, second any) {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func readPair(t *testing.T, path string, first, second any) {
 }
 
 // onlyHere binds an admission policy to the test's namespace.
-func onlyHere(t *testing.T, e *testenv.Env, selector *metav1.LabelSelector) {
+func onlyHere(t testing.TB, e *testenv.Env, selector *metav1.LabelSelector) {
 	t.Helper()
 	if len(selector.MatchLabels) == 0 {
 		t.Fatal("the binding is not limited to a namespace")
@@ -54,7 +54,7 @@ func onlyHere(t *testing.T, e *testenv.Env, selector *metav1.LabelSelector) {
 }
 
 // deleteAtEnd deletes cluster-scoped objects when the test ends.
-func deleteAtEnd(t *testing.T, e *testenv.Env, deletions ...func(context.Context) error) {
+func deleteAtEnd(t testing.TB, e *testenv.Env, deletions ...func(context.Context) error) {
 	t.Helper()
 	t.Cleanup(func() {
 		for _, d := range deletions {
@@ -100,7 +100,7 @@ func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admission
 	return policy
 }
 
-func labelNamespace(t *testing.T, e *testenv.Env, value string) {
+func labelNamespace(t testing.TB, e *testenv.Env, value string) {
 	t.Helper()
 	patch := `{"metadata": {"labels": {"policy.k8s-go.openshift.org/kill": ` + value + `}}}`
 	if _, err := e.Client.CoreV1().Namespaces().Patch(e.Context(), e.Namespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -110,7 +110,7 @@ func labelNamespace(t *testing.T, e *testenv.Env, value string) {
 
 // as returns a client for the policies that acts as a user without any rights
 // but those in the rules.
-func as(t *testing.T, e *testenv.Env, crd *definition, user string, rules ...rbacv1.PolicyRule) dynamic.ResourceInterface {
+func as(t testing.TB, e *testenv.Env, crd *definition, user string, rules ...rbacv1.PolicyRule) dynamic.ResourceInterface {
 	t.Helper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}
 	binding := &rbacv1.RoleBinding{
@@ -133,7 +133,7 @@ func as(t *testing.T, e *testenv.Env, crd *definition, user string, rules ...rba
 	gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural}
 	policies := client.Resource(gvr).Namespace(e.Namespace)
 	// The authorizer learns of the binding a moment later.
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := policies.List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -206,7 +206,7 @@ func TestKillNeedsPermission(t *testing.T) {
 		t.Errorf("error %v, want Forbidden with another value of the label", err)
 	}
 	labelNamespace(t, e, `"allowed"`)
-	e.Eventually(20*time.Second, func(context.Context) error { return kill("allowed") })
+	e.Eventually(time.Minute, func(context.Context) error { return kill("allowed") })
 	if err := patch("harmless", `{"spec": {"action": "kill"}}`); err != nil {
 		t.Errorf("denied in a namespace that allows it: %v", err)
 	}
@@ -250,7 +250,7 @@ func TestKillNeedsTheRightToEvict(t *testing.T) {
 
 	must(t)(anna.Create(e.Context(), object(crd, "harmless", map[string]any{"podLabel": "x"}), strict))
 	const want = "anna may not evict pods in "
-	e.Eventually(20*time.Second, func(ctx context.Context) error { // until the namespace's label is seen
+	e.Eventually(time.Minute, func(ctx context.Context) error { // until the namespace's label is seen
 		_, err := anna.Create(ctx, object(crd, "denied", map[string]any{"action": "kill"}), strict)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want+e.Namespace) {
 			return fmt.Errorf("error %v, want Forbidden with %q", err, want)
@@ -325,7 +325,7 @@ func TestRoles(t *testing.T) {
 		{"admin", "get", "", true}, {"admin", "create", "", false}, {"admin", "delete", "", false},
 		{"author", "create", "", true}, {"author", "patch", "", true}, {"author", "update", "status", false},
 	} {
-		e.Eventually(20*time.Second, func(context.Context) error { // aggregation is a controller's work
+		e.Eventually(time.Minute, func(context.Context) error { // aggregation is a controller's work
 			if yes, err := can(c.user, c.verb, c.subresource); err != nil || yes != c.want {
 				return fmt.Errorf("%s may %s healthcheckpolicies/%s: %t (%v), want %t", c.user, c.verb, c.subresource, yes, err, c.want)
 			}

@@ -239,7 +239,7 @@ func TestOptionalOldSelf(t *testing.T) {
 	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = later.Spec.Versions }); err != nil {
 		t.Fatal(err)
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := policies.Create(ctx, object(crd, "new", map[string]any{"podLabel": "plain"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "the key of a new policy needs a prefix") {
 			return fmt.Errorf("a new object without a prefix: error %v", err)
@@ -333,7 +333,7 @@ func TestDefaults(t *testing.T) {
 	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = complete.Spec.Versions }); err != nil {
 		t.Fatal(err)
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		got, err := policies.Get(ctx, "old", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -435,7 +435,7 @@ func TestRatcheting(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := policies.Create(ctx, object(crd, "new", map[string]any{"podLabel": "two words"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "should match") {
 			return fmt.Errorf("a new object with the old value: error %v, want one about the pattern", err)

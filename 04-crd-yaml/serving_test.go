@@ -346,7 +346,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	stored := func(want ...string) {
 		t.Helper()
-		e.Eventually(20*time.Second, func(ctx context.Context) error {
+		e.Eventually(time.Minute, func(ctx context.Context) error {
 			c, err := client.Get(ctx, crd.Name, metav1.GetOptions{})
 			if err == nil && !slices.Equal(c.Status.StoredVersions, want) {
 				err = fmt.Errorf("status.storedVersions %v, want %v", c.Status.StoredVersions, want)
@@ -370,7 +370,7 @@ func TestStorageVersionMigration(t *testing.T) {
 
 	// The same update as above, and now it is written: in the new version.
 	for _, o := range before {
-		e.Eventually(20*time.Second, func(context.Context) error {
+		e.Eventually(time.Minute, func(context.Context) error {
 			if old, now := touch(o.GetName()); old == now {
 				return errors.New("the update that changes nothing has not rewritten the object")
 			}
@@ -387,7 +387,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	if err := dropAlpha(); err != nil {
 		t.Fatal(err)
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		if _, err := alpha.Get(ctx, "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
 		}
@@ -420,7 +420,7 @@ func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
 		}
 	}
 	set(func(c *definition) { c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true })
-	e.Eventually(20*time.Second, func(context.Context) error {
+	e.Eventually(time.Minute, func(context.Context) error {
 		o := must(t)(beta.Get(e.Context(), "x", metav1.GetOptions{}))
 		if must(t)(beta.Update(e.Context(), o, metav1.UpdateOptions{})).GetResourceVersion() == o.GetResourceVersion() {
 			return errors.New("the update that changes nothing has not rewritten the object")
@@ -437,13 +437,13 @@ func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
 			c.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{versions[0], versions[1]}
 			c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true
 		})
-		e.Eventually(20*time.Second, func(ctx context.Context) error {
+		e.Eventually(time.Minute, func(ctx context.Context) error {
 			_, err := forgotten.Get(ctx, "x", metav1.GetOptions{})
 			return err
 		})
 	})
 	set(func(c *definition) { c.Spec.Versions = c.Spec.Versions[1:] })
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := forgotten.Get(ctx, "x", metav1.GetOptions{})
 		if err == nil || !strings.Contains(err.Error(), "invalid group/version") {
 			return fmt.Errorf("the forgotten object: error %v, want one about its version", err)
@@ -557,7 +557,7 @@ func TestDeletingTheDefinitionDeletesObjects(t *testing.T) {
 	if err := client.Delete(e.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	e.Eventually(20*time.Second, func(ctx context.Context) error {
+	e.Eventually(time.Minute, func(ctx context.Context) error {
 		o, err := policies.Get(ctx, "held", metav1.GetOptions{})
 		if err == nil && o.GetDeletionTimestamp() == nil {
 			err = errors.New("the object is not being deleted")

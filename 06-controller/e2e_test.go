@@ -19,7 +19,7 @@ const namespaceGoes = 150 * time.Second
 // deliveries returns a function that says whether an object, as it has this
 // resourceVersion, has gone to a watch since. A watch that is held before the
 // event of the controller's own last write leaves the controller waiting for it.
-func deliveries(t *testing.T, proxy *testenv.Proxy) func(version string) error {
+func deliveries(t testing.TB, proxy *testenv.Proxy) func(version string) error {
 	var mu sync.Mutex
 	delivered := map[string]bool{}
 	observations := proxy.Observe(t.Context())

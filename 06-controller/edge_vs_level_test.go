@@ -115,7 +115,7 @@ func (k *keepers) inject(rule faultproxy.Rule) {
 // struck waits until the fault has struck each style.
 func (k *keepers) struck() {
 	k.t.Helper()
-	k.e.Eventually(20*time.Second, func(context.Context) error {
+	k.e.Eventually(time.Minute, func(context.Context) error {
 		for i, fault := range k.faults {
 			if n := fault.Struck(); n != 1 {
 				return fmt.Errorf("the fault has struck %s %d times, want once", k.styles[i], n)
@@ -161,7 +161,7 @@ func (k *keepers) deleteOneOfEach() {
 		})
 	}
 	wait.Wait()
-	k.e.Eventually(10*time.Second, func(context.Context) error {
+	k.e.Eventually(time.Minute, func(context.Context) error {
 		now := k.pods()
 		for _, style := range k.styles {
 			if slices.Contains(now[style], before[style][0]) {

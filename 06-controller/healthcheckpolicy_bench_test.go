@@ -21,6 +21,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -39,7 +40,7 @@ type policyBench struct {
 func newPolicyBench(b *testing.B) *policyBench {
 	b.Helper()
 	e := testenv.New(b)
-	installed(b, e, policies)
+	crdtest.Share(b, e, policies)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		b.Fatal(err)

@@ -26,6 +26,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -37,14 +38,15 @@ import (
 // says itself whether a pod runs, is ready or has ended.
 type ward struct {
 	*testenv.Env
-	t        *testing.T
+	t        testing.TB
 	proxy    *testenv.Proxy
 	policies typedpolicy.HealthCheckPolicyInterface
 	pods     typedcorev1.PodInterface
 	command  testenv.Command
 	running  *testenv.Process
-	address  string // of health and metrics
-	revives  bool   // Eventually starts a controller that has been killed again
+	address  string        // of health and metrics
+	revives  bool          // Eventually starts a controller that has been killed again
+	patience time.Duration // of the scenarios of TestGuards
 }
 
 // Eventually polls as Env.Eventually does.
@@ -66,14 +68,19 @@ func (w *ward) Eventually(timeout time.Duration, f func(context.Context) error) 
 func openWard(t *testing.T) *ward {
 	t.Helper()
 	e := testenv.New(t)
-	installed(t, e, policies)
+	return newWard(t, e, e.Program("./06-controller/healthcheckpolicy"))
+}
+
+func newWard(t testing.TB, e *testenv.Env, program string) *ward {
+	t.Helper()
+	crdtest.Share(t, e, policies)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &ward{Env: e, t: t, proxy: e.Proxy(), policies: client.PolicyV1alpha1().HealthCheckPolicies(e.Namespace), pods: e.Client.CoreV1().Pods(e.Namespace)}
 	t.Cleanup(w.release)
-	w.command = testenv.Command{Path: e.Program("./06-controller/healthcheckpolicy"), Timeout: 3 * time.Minute,
+	w.command = testenv.Command{Path: program, Timeout: 3 * time.Minute,
 		Args: []string{"-kubeconfig", w.proxy.Kubeconfig, "-namespace", e.Namespace}}
 	return w
 }

@@ -91,7 +91,7 @@ func createDeployments(b *testing.B, count int) times {
 func newIcecreamBench(b *testing.B) (*testenv.Env, typedicecream.IcecreamInterface) {
 	b.Helper()
 	e := testenv.New(b)
-	installed(b, e, icecreams)
+	crdtest.Share(b, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		b.Fatal(err)

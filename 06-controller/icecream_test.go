@@ -30,6 +30,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -40,7 +41,7 @@ const icecreamProgram = "./06-controller/icecream"
 // reaches the cluster through the proxy, the test does not.
 type parlour struct {
 	*testenv.Env
-	t           *testing.T
+	t           testing.TB
 	proxy       *testenv.Proxy
 	icecreams   typedicecream.IcecreamInterface
 	deployments typedappsv1.DeploymentInterface
@@ -58,9 +59,9 @@ func openParlour(t *testing.T, changes ...testenv.ProgramOption) *parlour {
 	return newParlour(t, e, e.Program(icecreamProgram, changes...))
 }
 
-func newParlour(t *testing.T, e *testenv.Env, program string) *parlour {
+func newParlour(t testing.TB, e *testenv.Env, program string) *parlour {
 	t.Helper()
-	installed(t, e, icecreams)
+	crdtest.Share(t, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +304,7 @@ func TestIcecream(t *testing.T) {
 			t.Errorf("condition %s changed at %s, before the Icecream existed", c.Type, c.LastTransitionTime)
 		}
 	}
-	p.Eventually(10*time.Second, func(context.Context) error {
+	p.Eventually(time.Minute, func(context.Context) error {
 		if n, note := p.events(ice, "Synced"); n == 0 || note != "Icecream synced successfully" {
 			return fmt.Errorf("%d Events Synced, %q", n, note)
 		}
@@ -326,7 +327,7 @@ func TestIcecream(t *testing.T) {
 			}
 			return isAvailable(ice)
 		})
-		p.Eventually(20*time.Second, func(context.Context) error {
+		p.Eventually(time.Minute, func(context.Context) error {
 			if n := len(p.podsOf(ice)); n != int(replicas) {
 				return fmt.Errorf("%d pods, want %d", n, replicas)
 			}
@@ -509,7 +510,7 @@ func (p *parlour) refuses() error {
 	if ice.Status.Replicas != nil || ice.Status.AvailableReplicas != nil || ice.Status.Nodes != nil {
 		return fmt.Errorf("the status counts the pods of another Deployment: %+v", ice.Status)
 	}
-	p.Eventually(10*time.Second, func(context.Context) error {
+	p.Eventually(time.Minute, func(context.Context) error {
 		if n, note := p.events(ice, "ErrResourceExists"); n != 1 || !strings.Contains(note, "cone") {
 			return fmt.Errorf("%d Events ErrResourceExists, %q", n, note)
 		}
@@ -567,7 +568,7 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 		if err := unchanged(want, drifted); err == nil {
 			t.Fatalf("%s: the patch changes nothing", drift.name)
 		}
-		p.Eventually(10*time.Second, func(context.Context) error {
+		p.Eventually(time.Minute, func(context.Context) error {
 			now := p.deployment("cone")
 			now.Generation = want.Generation
 			if err := unchanged(want, now); err != nil {
@@ -586,7 +587,7 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 	// A container of somebody else's stays, too.
 	p.patchDeployment("cone", fmt.Sprintf(`{"spec":{"replicas":5,"template":{"spec":{"containers":[
 		{"name":%q,"image":"workshop/pause:1"},{"name":"sidecar","image":"workshop/pause:1"}]}}}}`, want.Spec.Template.Spec.Containers[0].Name))
-	p.Eventually(10*time.Second, func(context.Context) error {
+	p.Eventually(time.Minute, func(context.Context) error {
 		d := p.deployment("cone")
 		if *d.Spec.Replicas != 2 || len(d.Spec.Template.Spec.Containers) != 2 {
 			return fmt.Errorf("%d replicas of %d containers, want 2 and 2", *d.Spec.Replicas, len(d.Spec.Template.Spec.Containers))
@@ -596,7 +597,7 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 	// Another image is a drift of every Deployment.
 	p.stop()
 	p.start("-image", "workshop/pause:3")
-	p.Eventually(10*time.Second, func(context.Context) error {
+	p.Eventually(time.Minute, func(context.Context) error {
 		if image := p.deployment("cone").Spec.Template.Spec.Containers[0].Image; image != "workshop/pause:3" {
 			return fmt.Errorf("image %s", image)
 		}
@@ -606,7 +607,7 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.Eventually(10*time.Second, func(ctx context.Context) error {
+	p.Eventually(time.Minute, func(ctx context.Context) error {
 		now, err := p.deployments.Get(ctx, "cone", metav1.GetOptions{})
 		if err == nil && now.UID == want.UID {
 			err = errors.New("the deleted one is still there")
@@ -930,7 +931,7 @@ func keepsTheOldOne(p *parlour) error {
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	p.Eventually(20*time.Second, func(ctx context.Context) error {
+	p.Eventually(time.Minute, func(ctx context.Context) error {
 		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
 		if err == nil && quota.Status.Used.Pods().Value() != 1 {
 			err = errors.New("the quota is not in force")

@@ -602,7 +602,7 @@ func (o *office) onlyOurRoleGrants(r right) {
 	}
 	resource, subresource, _ := strings.Cut(r.resource, "/")
 	allowed := func(want bool) {
-		o.Eventually(10*time.Second, func(ctx context.Context) error {
+		o.Eventually(time.Minute, func(ctx context.Context) error {
 			review, err := o.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 				User: account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + name, "system:authenticated"},
 				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: name, Name: name, Group: r.group, Resource: resource, Subresource: subresource, Verb: r.verb},

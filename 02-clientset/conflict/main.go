@@ -98,12 +98,14 @@ func oneConflict(ctx context.Context, configMaps corev1client.ConfigMapInterface
 	})
 }
 
-func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writers, rounds int) error {
-	// retry.DefaultRetry gives up after five attempts; among many writers that
-	// is soon reached. Random pauses keep them from meeting again and again.
-	backoff := wait.Backoff{Steps: 1000, Duration: 5 * time.Millisecond, Factor: 1, Jitter: 5}
-	var conflicts atomic.Int64
-	addOne := func() error {
+// backoff is for many writers, among whom the five attempts of retry.DefaultRetry
+// are soon used up. Random pauses keep them from meeting again and again.
+var backoff = wait.Backoff{Steps: 1000, Duration: 5 * time.Millisecond, Factor: 1, Jitter: 5}
+
+// addOne adds one to the count, whoever else writes the object, and counts the
+// conflicts that it met.
+func addOne(ctx context.Context, configMaps corev1client.ConfigMapInterface, conflicts *atomic.Int64) error {
+	return retry.RetryOnConflict(backoff, func() error {
 		cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -118,14 +120,17 @@ func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writ
 			conflicts.Add(1)
 		}
 		return err
-	}
+	})
+}
 
+func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writers, rounds int) error {
+	var conflicts atomic.Int64
 	failed := make([]error, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
 			for range rounds {
-				if err := retry.RetryOnConflict(backoff, addOne); err != nil {
+				if err := addOne(ctx, configMaps, &conflicts); err != nil {
 					failed[i] = fmt.Errorf("writer %d: %w", i, err)
 					return
 				}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
 )
@@ -62,24 +63,9 @@ func run(ctx context.Context) error {
 		}
 	}
 
-	total, version := 0, ""
-	options := metav1.ListOptions{LabelSelector: "lesson=paging", Limit: *limit}
-	for page := 1; ; page++ {
-		list, err := configMaps.List(ctx, options)
-		if err != nil {
-			// 410 after some minutes: the token has a version in it, which the server
-			// has forgotten by then. Begin again, or go on with the token in the
-			// error's ListMeta, which continues from here as of now.
-			return fmt.Errorf("reading page %d: %w", page, err)
-		}
-		if page == 1 {
-			version = list.ResourceVersion
-		}
-		total += len(list.Items)
-		fmt.Printf("page %d: %d objects, as of the first page: %t\n", page, len(list.Items), list.ResourceVersion == version)
-		if options.Continue = list.Continue; options.Continue == "" {
-			break
-		}
+	total, err := pages(ctx, configMaps, *limit)
+	if err != nil {
+		return err
 	}
 	fmt.Println("by hand:", total)
 
@@ -100,4 +86,28 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("pager:", total)
 	return nil
+}
+
+// pages lists page by page, with at most limit objects in each, and returns how
+// many there were in all.
+func pages(ctx context.Context, configMaps corev1client.ConfigMapInterface, limit int64) (int, error) {
+	total, version := 0, ""
+	options := metav1.ListOptions{LabelSelector: "lesson=paging", Limit: limit}
+	for page := 1; ; page++ {
+		list, err := configMaps.List(ctx, options)
+		if err != nil {
+			// 410 after some minutes: the token has a version in it, which the server
+			// has forgotten by then. Begin again, or go on with the token in the
+			// error's ListMeta, which continues from here as of now.
+			return total, fmt.Errorf("reading page %d: %w", page, err)
+		}
+		if page == 1 {
+			version = list.ResourceVersion
+		}
+		total += len(list.Items)
+		fmt.Printf("page %d: %d objects, as of the first page: %t\n", page, len(list.Items), list.ResourceVersion == version)
+		if options.Continue = list.Continue; options.Continue == "" {
+			return total, nil
+		}
+	}
 }

@@ -34,21 +34,23 @@ func main() {
 
 const byNode, byAppAndTier = "node", "app and tier"
 
-var indexers = cache.Indexers{
-	byNode: func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok || pod.Spec.NodeName == "" {
-			return nil, nil // in no list of this index
-		}
-		return []string{pod.Spec.NodeName}, nil
-	},
-	byAppAndTier: func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			return nil, nil
-		}
-		return []string{pod.Labels["app"] + "/" + pod.Labels["tier"]}, nil
-	},
+var indexers = cache.Indexers{byNode: nodeOf, byAppAndTier: appAndTierOf}
+
+// nodeOf and appAndTierOf return the keys under which an index lists an object.
+func nodeOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil, nil // the index does not list it
+	}
+	return []string{pod.Spec.NodeName}, nil
+}
+
+func appAndTierOf(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, nil
+	}
+	return []string{pod.Labels["app"] + "/" + pod.Labels["tier"]}, nil
 }
 
 func run(ctx context.Context) error {
@@ -79,6 +81,11 @@ func run(ctx context.Context) error {
 	factory.StartWithContext(ctx)
 	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
 		return err
+	}
+	for _, index := range []string{byNode, byAppAndTier} {
+		keys := informer.GetIndexer().ListIndexFuncValues(index)
+		slices.Sort(keys)
+		fmt.Printf("keys of %s: %q\n", index, keys)
 	}
 	for _, lookup := range []struct{ index, key string }{
 		{byNode, "node-a"}, {byNode, "node-b"}, {byAppAndTier, "shop/web"}, {byAppAndTier, "shop/db"}, {byAppAndTier, "blog/db"},

@@ -1,6 +1,6 @@
-// naive-watch mirrors the ConfigMaps of a namespace the way one would at first:
-// list, watch, and watch again when the watch ends. It gets what was created or
-// changed in between, and never hears of what was deleted.
+// naive-watch mirrors the ConfigMaps of a namespace in the obvious way: list,
+// watch, and watch again when the watch ends. It learns of what was created or
+// changed in between, and never of what was deleted.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -65,16 +66,18 @@ func run(ctx context.Context) error {
 		return nil
 	}
 
+	return follow(ctx, configMaps, options, *until, mirror)
+}
+
+// follow changes the mirror as the events say, until an object named until appears.
+// Without a resourceVersion, a watch begins with an ADDED for each object that
+// exists. With the resourceVersion of the list, it would begin with what has
+// changed since. Here nobody has thought about it.
+func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, options metav1.ListOptions, until string, mirror map[string]string) error {
 	for ctx.Err() == nil {
-		// Without a resourceVersion, a watch begins with an ADDED for all that
-		// is there. With that of the list, it would replay history, as long as
-		// the server has it. Here nobody has thought about it.
 		w, err := configMaps.Watch(ctx, options)
 		if err != nil {
-			select { // once a second until the server answers
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			pause(ctx)
 			continue
 		}
 		fmt.Println("watching")
@@ -89,13 +92,21 @@ func run(ctx context.Context) error {
 			} else {
 				mirror[cm.Name] = cm.Data["v"]
 			}
-			if cm.Name == *until {
+			if cm.Name == until {
 				w.Stop()
 				return nil
 			}
 		}
 	}
 	return nil
+}
+
+// pause lets a second pass before the API server gets the next request.
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
 }
 
 // content returns what a mirror holds, in the order of names.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/testrun"
@@ -28,6 +31,12 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 		}
 		pattern = "./" + s.Name + "/..."
 	}
+	// One mistake of each exercise is tried; another seed tries others.
+	seed := os.Getenv(exercise.SeedEnv)
+	if seed == "" {
+		seed = strconv.Itoa(rand.IntN(1_000_000))
+	}
+	fmt.Printf("Exercises: make prove SEED=%s tries the same mistakes again, make prove all of them\n", seed)
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
 		packages, err := listTests(ctx, ws, pattern)
 		if err != nil {
@@ -41,7 +50,7 @@ func test(ctx context.Context, ws workspace.Workspace, args []string) error {
 		if containers, err := c.Containers(ctx); err != nil || containers {
 			atOnce = 1
 		}
-		return runTests(ctx, ws, c.Environ(), packages, atOnce)
+		return runTests(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), packages, atOnce)
 	})
 }
 
@@ -161,7 +170,8 @@ func sources(ws workspace.Workspace) (goFiles, scripts []string, err error) {
 			return err
 		}
 		if d.IsDir() {
-			if d.Name() == ".git" || d.Name() == ".workshop" || d.Name() == "node_modules" {
+			if d.Name() == ".git" || d.Name() == ".workshop" || d.Name() == "node_modules" ||
+				path == exercise.Work(ws) { // which is the learner's
 				return filepath.SkipDir
 			}
 			return nil

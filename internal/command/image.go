@@ -40,7 +40,11 @@ func controllerImage(ctx context.Context, ws workspace.Workspace, args []string)
 	if err := image.Write(file, image.Controller, img); err != nil {
 		return err
 	}
-	fmt.Printf("%s for linux/%s is in %s: %s\n", image.Controller, arch, file, digest)
+	list := ws.Path("images", "policy-controller.cdx.json")
+	if err := image.WriteSBOM(list, image.Controller, img); err != nil {
+		return err
+	}
+	fmt.Printf("%s for linux/%s is in %s: %s\nWhat it is made of is in %s\n", image.Controller, arch, file, digest, list)
 	c, err := choose(ctx, ws)
 	if err != nil {
 		return err

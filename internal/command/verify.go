@@ -25,7 +25,8 @@ func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod")) {
+	own := filepath.Join(ws.Root, "internal", "newrepo", "repository")
+	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod"), filepath.Join(own, "go.mod"), filepath.Join(own, "hack", "go.mod")) {
 		if _, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"mod", "tidy", "-diff"}, Dir: filepath.Dir(mod), Env: workspace.Environ()}); err != nil {
 			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there: %w", mod, err))
 		}
@@ -62,6 +63,9 @@ func verifyDocuments(ws workspace.Workspace) error {
 		text := string(data)
 		if limit, ok := limits[name]; ok && strings.Count(text, "\n") > limit {
 			errs = append(errs, fmt.Errorf("%s has %d lines, more than %d", name, strings.Count(text, "\n"), limit))
+		}
+		for _, fault := range readme.Prose(data) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
 		}
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			target := filepath.Join(ws.Root, filepath.Dir(name), m[1])

@@ -135,6 +135,9 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 			continue
 		}
 		deleted = append(deleted, name)
+		if err := lesson.Release(ctx, e.Config, name); err != nil { // an interrupted test's controller has ended, too
+			t.Error(err)
+		}
 	}
 	if err := crdwait.Gone(ctx, e.Config, deleted...); err != nil {
 		t.Error(err)

@@ -14,8 +14,12 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -129,6 +133,20 @@ func TestReplacesAndRemovesOurs(t *testing.T) {
 	left.Labels = map[string]string{crdtest.Label: "98"}
 	old, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Create(e.Context(), left, metav1.CreateOptions{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// An object of it has a finalizer, and its controller has ended as well.
+	if err := crdwait.Established(e.Context(), e.Config, crd.Name); err != nil {
+		t.Fatal(err)
+	}
+	held := &unstructured.Unstructured{Object: map[string]any{"apiVersion": crd.Spec.Group + "/v1", "kind": "Thing",
+		"metadata": map[string]any{"name": "held", "finalizers": []any{"crdtest.k8s-go.openshift.org/nobody"}}}}
+	resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1", Resource: crd.Spec.Names.Plural}
+	client, err := dynamic.NewForConfig(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Resource(resource).Namespace(e.Namespace).Create(e.Context(), held, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	got := failures(t, func(tb testing.TB) {

@@ -80,7 +80,7 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 				left = append(left, fmt.Errorf("%s is still there", o.Name))
 				if o.DeletionTimestamp != nil {
 					if kind.Resource == "customresourcedefinitions" {
-						left = append(left, release(ctx, config, client, o.Name))
+						left = append(left, Release(ctx, config, o.Name))
 					}
 					continue
 				}
@@ -99,9 +99,14 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 	return nil
 }
 
-// release lets the objects of a definition that is being deleted go. The lesson's
-// controller, which would have removed their finalizers, has ended with the lesson.
-func release(ctx context.Context, config *rest.Config, client metadata.Interface, definition string) error {
+// Release removes the finalizers of all objects of a definition that is being
+// deleted, named as in "widgets.example.org". The controller that would have done
+// so has ended. A definition that is gone already is no error.
+func Release(ctx context.Context, config *rest.Config, definition string) error {
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	plural, group, _ := strings.Cut(definition, ".")
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -119,6 +124,9 @@ func release(ctx context.Context, config *rest.Config, client metadata.Interface
 		}
 		objects := client.Resource(gv.WithResource(plural))
 		found, err := objects.List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("listing the objects of %s: %w", definition, err)
 		}

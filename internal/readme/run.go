@@ -24,7 +24,7 @@ type Runner struct {
 	Env     []string      // the shell's environment, as in exec.Cmd
 	Show    io.Writer     // commands and output as a person would see them; nil for none
 	Update  bool          // rewrite excerpts, and expected outputs instead of failing
-	Timeout time.Duration // the longest that one command may take; 2 minutes if zero
+	Timeout time.Duration // the longest that one command may take; 5 minutes if zero: a first go build is slow
 }
 
 // A Summary says what was run.
@@ -175,7 +175,7 @@ func environment(env []string, dir string) []string {
 func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error) {
 	s := &shell{ctx: ctx, timeout: r.Timeout, show: show, mark: fmt.Sprintf("--%d-%d--", os.Getpid(), time.Now().UnixNano()), lines: make(chan string)}
 	if s.timeout == 0 {
-		s.timeout = 2 * time.Minute
+		s.timeout = 5 * time.Minute
 	}
 	if s.dir, err = os.MkdirTemp("", "readme-"); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,11 +17,14 @@ func main() {
 	err := command.Run(ctx, os.Args[1:])
 	interrupted := ctx.Err() != nil
 	stop()
+	var exit *command.Exit
 	switch {
 	case err == nil:
 	case interrupted:
 		fmt.Fprintln(os.Stderr, "Interrupted")
 		os.Exit(130)
+	case errors.As(err, &exit): // it has been said why
+		os.Exit(exit.Code)
 	default:
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		os.Exit(1)

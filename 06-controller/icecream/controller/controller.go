@@ -217,28 +217,35 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
 	}
+	d, created, err = c.create(ctx, ice)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		c.closed.Store(cache.MetaObjectToName(ice), ice.UID) // a namespace never comes back, so once is enough
+		return nil, false, nil
+	}
+	return d, created, err
+}
+
+// create creates the Deployment that the Icecream wants. If the API server has
+// one of that name already, create returns that one, whoever owns it.
+func (c *Controller) create(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1.Deployment, created bool, err error) {
 	wanted, err := newDeployment(ice, c.image)
 	if err != nil {
 		return nil, false, err
 	}
 	// A POST, not an apply: an apply would take over whatever has that name.
-	d, err = c.client.AppsV1().Deployments(key.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
+	d, err = c.client.AppsV1().Deployments(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
 	if apierrors.IsAlreadyExists(err) {
 		// The cache does not have it yet. It can be ours: if the answer to our
 		// POST was lost, or this process has restarted since.
-		d, err = c.client.AppsV1().Deployments(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		d, err = c.client.AppsV1().Deployments(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, false, fmt.Errorf("reading Deployment %s: %w", key, err)
+			return nil, false, fmt.Errorf("reading Deployment %s: %w", klog.KObj(wanted), err)
 		}
 		c.written.at(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
 		return d, false, nil
 	}
-	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		c.closed.Store(cache.MetaObjectToName(ice), ice.UID) // a namespace never comes back, so once is enough
-		return nil, false, nil
-	}
 	if err != nil {
-		return nil, false, fmt.Errorf("creating Deployment %s: %w", key, err)
+		return nil, false, fmt.Errorf("creating Deployment %s: %w", klog.KObj(wanted), err)
 	}
 	c.wrote(ice, "create", "there was none", c.deployments, d)
 	return d, true, nil

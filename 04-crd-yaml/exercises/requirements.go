@@ -1,0 +1,220 @@
+// Package exercises says what the definitions that learners write must do. Step 04
+// writes them in YAML, and step 05 one of them as Go types.
+package exercises
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+)
+
+const group = "policy.k8s-go.openshift.org"
+
+// A Definition is one that a learner writes.
+type Definition struct {
+	kind, plural, shortName string
+	specs                   []spec
+}
+
+// A spec is one that the server must refuse, or accept and store as it says.
+type spec struct {
+	requirement string
+	yaml        string
+	stored      string // with its defaults; empty for what must be refused
+}
+
+// ContainerImagePolicy says which images containers may use.
+var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepolicies", "cip", []spec{
+	{"the example of the README", `{action: label, labels: {pods: a}, require: {explicitRegistry: true, imageRegex: '^registry\.example\.org/'}}`,
+		`{action: label, labels: {pods: a}, require: {explicitRegistry: true, imageRegex: '^registry\.example\.org/'}}`},
+	{"action delete needs no label", `{action: delete, require: {explicitRegistry: true}}`, `{action: delete, require: {explicitRegistry: true}}`},
+	{"action is label when left out", `{labels: {pods: a}, require: {explicitRegistry: true}}`, `{action: label, labels: {pods: a}, require: {explicitRegistry: true}}`},
+	{"explicitRegistry is false when left out", `{action: delete, require: {imageRegex: x}}`, `{action: delete, require: {explicitRegistry: false, imageRegex: x}}`},
+	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is needed when action is label", `{action: label, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is needed when action is left out", `{labels: {}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: two words}, require: {explicitRegistry: true}}`, ""},
+	{"require is needed", `{action: delete}`, ""},
+	{"require asks for something", `{action: delete, require: {}}`, ""},
+	{"require asks for something else than nothing", `{action: delete, require: {explicitRegistry: false}}`, ""},
+	{"explicitRegistry is a boolean", `{action: delete, require: {explicitRegistry: "true"}}`, ""},
+	{"imageRegex is a string", `{action: delete, require: {imageRegex: 1}}`, ""},
+	{"imageRegex has at most 256 characters", `{action: delete, require: {imageRegex: ` + strings.Repeat("a", 257) + `}}`, ""},
+	{"imageRegex is a regular expression", `{action: delete, require: {imageRegex: '(unclosed'}}`, ""},
+	{"an unknown field is refused under strict validation", `{action: delete, require: {explicitRegistry: true, regex: a}}`, ""},
+}}
+
+// ResourcesPolicy says which limits and requests containers must declare.
+var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", []spec{
+	{"the example of the README", `{action: label, labels: {pods: a}, require: {limits: true, requests: true, requestsLowerThanLimits: true}}`,
+		`{action: label, labels: {pods: a}, require: {limits: true, requests: true, requestsLowerThanLimits: true}}`},
+	{"what is left out has its default", `{labels: {pods: a}, require: {limits: true}}`,
+		`{action: label, labels: {pods: a}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
+	{"action delete needs no label", `{action: delete, require: {requests: true}}`,
+		`{action: delete, require: {limits: false, requests: true, requestsLowerThanLimits: false}}`},
+	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {limits: true}}`, ""},
+	{"labels.pods is needed when action is label", `{action: label, require: {limits: true}}`, ""},
+	{"labels.pods is needed when action is left out", `{labels: {}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: two words}, require: {limits: true}}`, ""},
+	{"require is needed", `{action: delete}`, ""},
+	{"require asks for limits, requests or both", `{action: delete, require: {limits: false, requests: false}}`, ""},
+	{"requestsLowerThanLimits needs limits", `{action: delete, require: {requests: true, requestsLowerThanLimits: true}}`, ""},
+	{"requestsLowerThanLimits needs requests", `{action: delete, require: {limits: true, requestsLowerThanLimits: true}}`, ""},
+	{"limits is a boolean", `{action: delete, require: {limits: 500m}}`, ""},
+	{"an unknown field is refused under strict validation", `{action: delete, require: {limits: true, quota: true}}`, ""},
+}}
+
+// A Miss is a requirement that a definition does not meet, and what happened instead.
+type Miss struct{ Requirement, Problem string }
+
+// Taken is the requirement without which no object can be tried.
+const Taken = "the server takes the definition"
+
+// Misses installs a definition in a group of its own and tries every requirement
+// on it. It returns those that are not met, in order, and how many there are.
+func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefinition) (misses []Miss, of int) {
+	c.T.Helper()
+	add := func(requirement, problem string) {
+		of++
+		if problem != "" {
+			misses = append(misses, Miss{requirement, problem})
+		}
+	}
+	is := func(want, got any) string {
+		if cmp.Equal(want, got, cmpopts.EquateEmpty()) {
+			return ""
+		}
+		return fmt.Sprintf("it is %v", got)
+	}
+	names := crd.Spec.Names
+	add("the definition is called "+d.plural+"."+group, is(d.plural+"."+group, crd.Name))
+	add("the kind is "+d.kind, is(d.kind, names.Kind))
+	add("the scope is Namespaced", is(apiextensionsv1.NamespaceScoped, crd.Spec.Scope))
+	add("version v1alpha1 is served", served(crd))
+	if len(misses) > 0 {
+		return misses, of // else all requests would go astray
+	}
+	add("the short name is "+d.shortName, is([]string{d.shortName}, names.ShortNames))
+	add("the category is policies", is([]string{"policies"}, names.Categories))
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	err := crdtest.Create(c.T, c.Env, crd)
+	if err != nil {
+		add(Taken, err.Error())
+		return misses, of
+	}
+	c.Must(crdwait.Established(c.Context(), c.Config, crd.Name))
+
+	gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1alpha1", Resource: d.plural}
+	add("the columns are Name, Action, Failed, Passed and Age", is([]string{"Name", "Action", "Failed", "Passed", "Age"}, columns(c, gvr)))
+	objects := c.Dynamic.Resource(gvr).Namespace(c.Namespace)
+	strict := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}
+	object := func(name string, spec any) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+		o.SetGroupVersionKind(gvr.GroupVersion().WithKind(d.kind))
+		o.SetName(name)
+		return o
+	}
+	for i, s := range d.specs {
+		stored, err := objects.Create(c.Context(), object(fmt.Sprintf("spec-%d", i), parse(c, s.yaml)), strict)
+		problem := ""
+		switch {
+		case err != nil && s.stored != "":
+			problem = fmt.Sprintf("the spec %s was refused: %v", s.yaml, err)
+		case err == nil && s.stored == "":
+			problem = fmt.Sprintf("the spec %s was accepted", s.yaml)
+		case err == nil:
+			if diff := cmp.Diff(parse(c, s.stored), stored.Object["spec"]); diff != "" {
+				problem = fmt.Sprintf("the spec %s was stored otherwise (-want +stored):\n%s", s.yaml, diff)
+			}
+		case !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err):
+			c.Must(err)
+		}
+		add(s.requirement, problem)
+	}
+
+	o := object("status", parse(c, d.specs[0].stored))
+	o.Object["status"] = parse(c, `{statistics: {pods: {failed: 1, passed: 8}}}`)
+	stored, err := objects.Create(c.Context(), o, strict)
+	switch {
+	case err != nil:
+		add("the status that a user writes is dropped", "an object with a status was refused: "+err.Error())
+	case stored.Object["status"] != nil:
+		add("the status that a user writes is dropped", "it was stored")
+	default:
+		add("the status that a user writes is dropped", "")
+	}
+	report := func(status string) (*unstructured.Unstructured, error) {
+		return objects.Patch(c.Context(), "status", types.MergePatchType, []byte(`{"status": `+status+`}`), metav1.PatchOptions{}, "status")
+	}
+	stored, err = report(`{"statistics": {"pods": {"failed": 1, "passed": 8}}}`)
+	switch {
+	case apierrors.IsNotFound(err):
+		add("a controller can write the status", "the status has no path of its own")
+	case err != nil:
+		add("a controller can write the status", err.Error())
+	default:
+		add("a controller can write the status", is(o.Object["status"], stored.Object["status"]))
+	}
+	for _, s := range []struct{ requirement, status string }{
+		{"numbers of the status are not negative", `{"statistics": {"pods": {"failed": -1, "passed": 8}}}`},
+		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1, "passed": "8"}}}`},
+	} {
+		problem := ""
+		if _, err := report(s.status); err == nil {
+			problem = "the status " + s.status + " was accepted"
+		}
+		add(s.requirement, problem)
+	}
+	return misses, of
+}
+
+func served(crd *apiextensionsv1.CustomResourceDefinition) string {
+	var names []string
+	for _, v := range crd.Spec.Versions {
+		if v.Name == "v1alpha1" && v.Served {
+			return ""
+		}
+		names = append(names, v.Name)
+	}
+	return fmt.Sprintf("the versions are %v", names)
+}
+
+func parse(c *check.C, text string) any {
+	c.T.Helper()
+	data, err := yaml.YAMLToJSONStrict([]byte(text))
+	c.Must(err)
+	o := &unstructured.Unstructured{}
+	// Numbers are read as the dynamic client reads them.
+	c.Must(o.UnmarshalJSON([]byte(`{"apiVersion": "v1", "kind": "x", "value": ` + string(data) + `}`)))
+	return o.Object["value"]
+}
+
+// columns asks the server for the table that kubectl shows.
+func columns(c *check.C, gvr schema.GroupVersionResource) (names []string) {
+	c.T.Helper()
+	data, err := c.Client.Discovery().RESTClient().Verb(http.MethodGet).
+		AbsPath("/apis", gvr.Group, gvr.Version, "namespaces", c.Namespace, gvr.Resource).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(c.Context())
+	c.Must(err)
+	var table metav1.Table
+	c.Must(json.Unmarshal(data, &table))
+	for _, c := range table.ColumnDefinitions {
+		names = append(names, c.Name)
+	}
+	return names
+}

@@ -1,0 +1,387 @@
+package crdyaml
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/04-crd-yaml/exercises"
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{
+		"rules":     checkRules,
+		"retire":    checkRetire,
+		"admission": checkAdmission,
+		"images": func(c *check.C) {
+			checkDefinition(c, exercises.ContainerImagePolicy, map[string]string{
+				"require asks for something":                          "has of a field with a default",
+				"imageRegex is a regular expression":                  "pattern instead of a rule",
+				"an unknown field is refused under strict validation": "unknown fields are kept",
+				"the status that a user writes is dropped":            "no status subresource",
+			})
+		},
+		"resources": func(c *check.C) {
+			checkDefinition(c, exercises.ResourcesPolicy, map[string]string{
+				"action delete needs no label":              "label always needed",
+				"require asks for limits, requests or both": "has of a field with a default",
+				"requestsLowerThanLimits needs limits":      "one of both is enough",
+				"requestsLowerThanLimits needs requests":    "one of both is enough",
+				"the status that a user writes is dropped":  "no status subresource",
+			})
+		},
+	})
+}
+
+// checkDefinition tries all requirements on a definition. The first that is not met
+// decides; mistakes says which mistake explains it.
+func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]string) {
+	data, err := os.ReadFile(c.Path("crd.yaml"))
+	c.Must(err)
+	crd := &definition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		c.Fail("a CustomResourceDefinition", err.Error())
+	}
+	misses, of := d.Misses(c, crd)
+	if len(misses) == 0 {
+		return
+	}
+	first := misses[0]
+	held := fmt.Sprintf("%s\n%d of %d requirements are met", first.Problem, of-len(misses), of)
+	if name := mistakes[first.Requirement]; name != "" {
+		c.Mistake(name, first.Requirement, held)
+	}
+	c.Fail(first.Requirement, held)
+}
+
+// checkRules installs the definition in a group of its own and asks the server
+// what it accepts.
+func checkRules(c *check.C) {
+	data, err := os.ReadFile(c.Path("crd.yaml"))
+	c.Must(err)
+	crd := &definition{}
+	if err := yaml.UnmarshalStrict(data, crd); err != nil {
+		c.Fail("a CustomResourceDefinition", err.Error())
+	}
+	if len(crd.Spec.Versions) == 0 {
+		c.Fail("a CustomResourceDefinition with the version v1alpha1", "no version")
+	}
+	crd.Spec.Versions = crd.Spec.Versions[:1]
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	if err := crdtest.Create(c.T, c.Env, crd); err != nil {
+		if strings.Contains(err.Error(), "cost") {
+			c.Mistake("cost exceeded", "a definition that the server takes", err.Error())
+		}
+		c.Fail("a definition that the server takes", err.Error())
+	}
+	c.Must(crdwait.Established(c.Context(), c.Config, crd.Name))
+
+	policies := resource(c.Env, crd, "")
+	const selects = `"selector":{"matchLabels":{"unhealthy":"yes"}}`
+	const selectsByExpression = `"selector":{"matchExpressions":[{"key":"unhealthy","operator":"Exists"}]}`
+	for _, tc := range []struct {
+		name, spec string
+		accepted   bool
+		mistake    string // what explains another answer
+	}{
+		{"nothing", `{}`, false, "has of a field with a default"},
+		{"annotate-without", `{"action":"annotate"}`, false, ""},
+		{"kill-without", `{"action":"kill"}`, true, ""},
+		{"labels", `{"podLabel":"unhealthy"}`, true, ""},
+		{"kill-with", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, true, "every action is restricted"},
+		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, true, "every action is restricted"},
+		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, false, ""},
+		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, false, ""},
+		{"selects-another", `{"podLabel":"unhealthy","selector":{"matchLabels":{"app":"web"}}}`, true, ""},
+	} {
+		var spec map[string]any
+		c.Must(yaml.Unmarshal([]byte(tc.spec), &spec))
+		_, err := policies.Create(c.Context(), object(crd, tc.name, spec), strict)
+		wantAnswer(c, "a policy with the spec "+tc.spec, err, tc.accepted, tc.mistake)
+	}
+	for _, tc := range []struct {
+		name, patch string
+		accepted    bool
+		mistake     string
+	}{
+		{"kill-without", `{"spec":{"podLabel":"late"}}`, true, ""},
+		{"labels", `{"spec":{"podLabel":"other"}}`, false, ""},
+		{"kill-with", `{"spec":{"podLabel":null}}`, false, "transition rule on the field"},
+	} {
+		_, err := policies.Patch(c.Context(), tc.name, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{})
+		wantAnswer(c, "the change "+tc.patch+" of the policy "+tc.name, err, tc.accepted, tc.mistake)
+	}
+}
+
+// wantAnswer ends the check unless the server accepts or refuses something as it should.
+func wantAnswer(c *check.C, what string, err error, accepted bool, mistake string) {
+	if err != nil && !apierrors.IsInvalid(err) {
+		c.T.Fatal(err)
+	}
+	held := "the server has accepted it"
+	if err != nil {
+		held = err.Error()
+	}
+	switch {
+	case (err == nil) == accepted:
+	case mistake != "" && c.Matches(mistake):
+		c.Mistake(mistake, what+verb(accepted), held)
+	default:
+		c.Fail(what+verb(accepted), held)
+	}
+}
+
+func verb(accepted bool) string {
+	if accepted {
+		return " is accepted"
+	}
+	return " is refused"
+}
+
+// checkRetire lets the script retire v1alpha1, of a definition in a group of its
+// own with objects in two namespaces.
+func checkRetire(c *check.C) {
+	elsewhere := testenv.New(c.T)
+	crd := crdtest.Read(c.T, policyCRD)
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	crdtest.Install(c.T, c.Env, crd)
+	definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
+	type place struct {
+		where       string
+		old, new    dynamic.ResourceInterface
+		before, now *unstructured.Unstructured
+		unreadable  bool
+	}
+	places := []*place{
+		{where: "the namespace of WORKSHOP_NAMESPACE", old: resource(c.Env, crd, "v1alpha1"), new: resource(c.Env, crd, "v1beta1")},
+		{where: "another namespace", old: resource(elsewhere, crd, "v1alpha1"), new: resource(elsewhere, crd, "v1beta1")},
+	}
+	for _, p := range places {
+		var err error
+		p.before, err = p.old.Create(c.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict)
+		c.Must(err)
+	}
+
+	script := c.Start(testenv.Command{Path: c.Path("retire.sh"), Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
+	if err := c.Until(time.Minute, func(context.Context) error {
+		select {
+		case <-script.Done():
+			return nil
+		default:
+			return errors.New("it still runs after a minute:\n" + script.Stdout() + script.Stderr())
+		}
+	}); err != nil {
+		c.Fail("retire.sh ends", err.Error())
+	}
+	said := strings.TrimSpace(script.Stderr())
+	if strings.Contains(said, "must have exactly one version marked as storage version") {
+		c.Mistake("two storage versions", "definitions that the server takes", said)
+	}
+	crd, err := definitions.Get(c.Context(), crd.Name, metav1.GetOptions{})
+	c.Must(err)
+	var served []string
+	for _, v := range crd.Spec.Versions {
+		served = append(served, v.Name)
+	}
+	if slices.Contains(served, "v1alpha1") && strings.Contains(said, "missing from spec.versions") {
+		c.Mistake("stored versions not updated", "v1alpha1 is removed", said)
+	}
+	if held := fmt.Sprintf("versions %v, status.storedVersions %v, exit code %d\n%s", served, crd.Status.StoredVersions, script.ExitCode(), said); script.ExitCode() != 0 ||
+		!slices.Equal(served, []string{"v1beta1"}) || !slices.Equal(crd.Status.StoredVersions, []string{"v1beta1"}) {
+		c.Fail("versions [v1beta1], status.storedVersions [v1beta1], exit code 0", held)
+	}
+
+	// The server has noticed when it no longer answers in the old version.
+	c.Must(c.Until(20*time.Second, func(ctx context.Context) error {
+		if _, err := places[0].old.List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
+		}
+		return nil
+	}))
+	unreadable := 0
+	for _, p := range places {
+		p.now, err = p.new.Get(c.Context(), "x", metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			c.Mistake("deleted and made again", "the policy x in "+p.where+", with the UID that it had", err.Error())
+		case err != nil && strings.Contains(err.Error(), "invalid group/version"):
+			p.unreadable = true
+			unreadable++
+		default:
+			c.Must(err)
+		}
+	}
+	if unreadable > 0 {
+		repair(c, crd)
+	}
+	const readable = "every policy can be read in v1beta1"
+	if unreadable == len(places) {
+		c.Mistake("status patched without rewriting", readable, "the server cannot decode any of them: invalid group/version")
+	}
+	for _, p := range places {
+		switch {
+		case p.unreadable:
+			c.Mistake("one namespace only", readable, "the server cannot decode the one in "+p.where+": invalid group/version")
+		case p.now.GetUID() != p.before.GetUID():
+			c.Mistake("deleted and made again", "the UID "+string(p.before.GetUID()), "the UID "+string(p.now.GetUID()))
+		case !cmp.Equal(field(p.now, "spec"), field(p.before, "spec")):
+			c.Failf(fmt.Sprintf("the spec %v", field(p.before, "spec")), "the spec %v", field(p.now, "spec"))
+		}
+	}
+}
+
+// repair makes objects readable again that are stored in v1alpha1. Without that
+// they could not be deleted with their definition.
+func repair(c *check.C, crd *definition) {
+	alpha := *crd.Spec.Versions[0].DeepCopy()
+	alpha.Name, alpha.Storage = "v1alpha1", false
+	crd.Spec.Versions = append(crd.Spec.Versions, alpha)
+	_, err := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions().Update(c.Context(), crd, metav1.UpdateOptions{})
+	c.Must(err)
+	everywhere := c.Dynamic.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1beta1", Resource: crd.Spec.Names.Plural})
+	c.Must(c.Until(20*time.Second, func(ctx context.Context) error {
+		_, err := everywhere.List(ctx, metav1.ListOptions{})
+		return err
+	}))
+}
+
+// checkAdmission puts the policy and its binding into force in the check's
+// namespace, for a definition in a group of its own, and asks in dry runs.
+func checkAdmission(c *check.C) {
+	data, err := os.ReadFile(c.Path("policy.yaml"))
+	c.Must(err)
+	documents := bytes.Split(data, []byte("\n---\n"))
+	if len(documents) != 2 {
+		c.Failf("two documents: the policy and its binding", "%d", len(documents))
+	}
+	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
+	for i, o := range []any{policy, binding} {
+		if err := yaml.UnmarshalStrict(documents[i], o); err != nil {
+			c.Fail("a ValidatingAdmissionPolicy and a ValidatingAdmissionPolicyBinding", err.Error())
+		}
+	}
+	if binding.Spec.PolicyName != policy.Name || !slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) {
+		c.Mistake("no binding", "policyName "+policy.Name+" and validationActions [Deny]",
+			fmt.Sprintf("policyName %s and validationActions %v", binding.Spec.PolicyName, binding.Spec.ValidationActions))
+	}
+	if binds(c, binding, "workshop-05") {
+		c.Mistake("bound everywhere", "a binding for the namespace workshop-04 only", "it is for workshop-05, too")
+	}
+	if !binds(c, binding, "workshop-04") {
+		c.Fail("a binding for the namespace workshop-04", "it is not for workshop-04")
+	}
+
+	crd := crdtest.Read(c.T, policyCRD)
+	crd.Spec.Versions = crd.Spec.Versions[:1]
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	crdtest.Install(c.T, c.Env, crd)
+	policies := resource(c.Env, crd, "")
+	killer := object(crd, "killer", map[string]any{"action": "kill"})
+	killer.SetFinalizers([]string{"policy.k8s-go.openshift.org/take-back"})
+	_, err = policies.Create(c.Context(), killer, strict)
+	c.Must(err)
+	var view, edit rbacv1.ClusterRole
+	readPair(c.T, "roles.yaml", &view, &edit)
+	for i := range edit.Rules {
+		edit.Rules[i].APIGroups = []string{crd.Spec.Group}
+	}
+	anna := as(c.T, c.Env, crd, "anna", edit.Rules...)
+
+	name := c.Namespace + ".k8s-go.openshift.org"
+	policy.Name, binding.Name, binding.Spec.PolicyName = name, name, name
+	if policy.Spec.MatchConstraints == nil || len(policy.Spec.MatchConstraints.ResourceRules) == 0 {
+		c.Fail("matchConstraints as they were", "none")
+	}
+	policy.Spec.MatchConstraints.ResourceRules[0].APIGroups = []string{crd.Spec.Group}
+	binding.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+		MatchLabels: map[string]string{corev1.LabelMetadataName: c.Namespace}}}
+	client := c.Client.AdmissionregistrationV1()
+	deleteAtEnd(c.T, c.Env,
+		func(ctx context.Context) error {
+			return client.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return client.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})
+		})
+	if _, err := client.ValidatingAdmissionPolicies().Create(c.Context(), policy, metav1.CreateOptions{}); err != nil {
+		c.Fail("a policy that the server takes", err.Error())
+	}
+	if _, err := client.ValidatingAdmissionPolicyBindings().Create(c.Context(), binding, metav1.CreateOptions{}); err != nil {
+		c.Fail("a binding that the server takes", err.Error())
+	}
+
+	dryRun := []string{metav1.DryRunAll}
+	create := func(client dynamic.ResourceInterface, spec map[string]any) error {
+		_, err := client.Create(c.Context(), object(crd, "tried", spec), metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	change := func(patch string) error {
+		_, err := policies.Patch(c.Context(), "killer", types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	kill := map[string]any{"action": "kill"}
+	const refused = "in a namespace without the label, a new policy that kills is refused"
+	var denied error
+	if err := c.Until(10*time.Second, func(context.Context) error {
+		if denied = create(policies, kill); denied == nil {
+			return errors.New("it was accepted for 10 seconds")
+		}
+		return nil
+	}); err != nil {
+		c.Fail(refused, err.Error())
+	}
+	if strings.Contains(denied.Error(), "resulted in error") {
+		c.Mistake("error on missing labels", refused+", with a message about the label", denied.Error())
+	}
+	if err := create(policies, map[string]any{"podLabel": "x"}); err != nil {
+		c.Fail("a policy that does not kill is accepted", err.Error())
+	}
+	if err := change(`{"metadata": {"finalizers": null}}`); err != nil {
+		c.Mistake("finalizers cannot be edited", "the finalizer of a policy that kills already can be removed", err.Error())
+	}
+	if err := change(`{"spec": {"selector": {"matchLabels": {"app": "shop"}}}}`); err == nil {
+		c.Mistake("a killer can be widened", "a new selector of a policy that kills already is refused", "the server has accepted it")
+	}
+	labelNamespace(c.T, c.Env, `"allowed"`)
+	if err := c.Until(10*time.Second, func(context.Context) error { return create(policies, kill) }); err != nil {
+		c.Fail("in a namespace with the label, an administrator can make a policy that kills", err.Error())
+	}
+	if err := create(anna, kill); err == nil {
+		c.Mistake("author not asked", "anna, who is not allowed to evict pods, cannot make a policy that kills", "the server has accepted it")
+	}
+}
+
+// binds reports whether a binding is for a namespace of that name.
+func binds(c *check.C, binding *admissionv1.ValidatingAdmissionPolicyBinding, namespace string) bool {
+	if binding.Spec.MatchResources == nil || binding.Spec.MatchResources.NamespaceSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(binding.Spec.MatchResources.NamespaceSelector)
+	if err != nil {
+		c.Fail("a namespaceSelector that selects by labels", err.Error())
+	}
+	return selector.Matches(labels.Set{corev1.LabelMetadataName: namespace})
+}

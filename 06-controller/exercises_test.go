@@ -1,0 +1,241 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{"create": checkCreate, "brake": checkBrake})
+}
+
+// A candidate is a running controller that is checked.
+type candidate struct {
+	*testenv.Process
+	c       *check.C
+	address string // of the metrics
+}
+
+// works starts a controller, and waits until its caches are filled.
+func works(c *check.C, command testenv.Command) *candidate {
+	s := &candidate{c.Start(command), c, ""}
+	s.until("a controller that fills its caches", 20*time.Second, func(context.Context) error {
+		if found := listening.FindStringSubmatch(s.Stderr()); found != nil && strings.Contains(s.Stderr(), `"Working"`) {
+			s.address = found[1]
+			return nil
+		}
+		return errors.New("the log does not say that it works:\n" + s.log())
+	})
+	return s
+}
+
+// until waits until f returns nil, and fails the check if that takes too long, or if
+// the controller ends.
+func (s *candidate) until(expected string, timeout time.Duration, f func(context.Context) error) {
+	err := s.c.Until(timeout, func(ctx context.Context) error {
+		select {
+		case <-s.Done():
+			s.c.Failf("a controller that runs", "it has ended with exit code %d:\n%s", s.ExitCode(), s.log())
+		default:
+		}
+		return f(ctx)
+	})
+	if err != nil {
+		s.c.Fail(expected, err.Error())
+	}
+}
+
+// log is the end of what the controller has said.
+func (s *candidate) log() string {
+	lines := strings.Split(strings.TrimSpace(s.Stderr()), "\n")
+	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+}
+
+// looks waits until the controller has looked at objects so many times more, or
+// until enough says that this is no longer needed. The controller looks without an
+// event, because of a resync, or because its cache is behind.
+func (s *candidate) looks(more int, enough func() bool) (was bool) {
+	looked := func() (sum int) {
+		_, body := get(s.address, "/metrics")
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "controller_reconciles_total{") {
+				n, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndex(line, " "):]))
+				s.c.Must(err)
+				sum += n
+			}
+		}
+		return sum
+	}
+	want := looked() + more
+	s.until("a controller that goes on looking", 20*time.Second, func(context.Context) error {
+		if was = enough(); was {
+			return nil
+		}
+		if n := looked(); n < want {
+			return fmt.Errorf("it has looked %d times, not %d", n, want)
+		}
+		return nil
+	})
+	return was
+}
+
+// checkCreate lets a controller create Deployments that its cache does not show,
+// because the proxy holds back every event of Deployments.
+func checkCreate(c *check.C) {
+	p := newParlour(c.T, c.Env, c.Program())
+	s := works(c, testenv.Command{Path: p.program, Args: p.args})
+	p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	posts := faultproxy.Match{Verb: "create", Resource: "deployments"}
+	accepted := func() (n int) {
+		for _, r := range p.proxy.Requests(posts) {
+			if r.Code == http.StatusCreated {
+				n++
+			}
+		}
+		return n
+	}
+	// reports waits for the condition Owned of an Icecream, unless a mistake is certain before.
+	reports := func(ice, expected string, right, wrong func(*icecreamv1alpha1.Icecream) error) {
+		s.until(expected, 15*time.Second, func(ctx context.Context) error {
+			refused := 0
+			for _, r := range p.proxy.Requests(faultproxy.Match{Resource: "deployments"}) {
+				switch {
+				case r.Verb == "patch":
+					c.Mistake("apply takes over", expected+", and no apply", "the request "+r.String())
+				case r.Verb == "create" && r.Code == http.StatusConflict:
+					refused++
+				case r.Verb == "get":
+					refused = 0
+				}
+				if refused == 3 {
+					c.Mistake("gave up at already exists", "a Get after the create that failed", "three creates in a row failed with 409 AlreadyExists, without a Get between them")
+				}
+			}
+			got, err := p.icecreams.Get(ctx, ice, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if wrong != nil && wrong(got) == nil {
+				c.Mistake("taken for its own", expected, fmt.Sprintf("Owned=True, though the API server has no Deployment %s of this Icecream", got.Spec.DeploymentName))
+			}
+			return right(got)
+		})
+	}
+	isOwned := condition("Owned", metav1.ConditionTrue, "Created")
+
+	p.foreign("taken")
+	p.create("late", "taken", 0)
+	s.until("Owned=False, because the Deployment taken is somebody else's", 15*time.Second, func(context.Context) error {
+		if n := accepted(); n > 0 {
+			c.Mistake("another name", "no other Deployment than taken", fmt.Sprintf("%d further Deployments were created", n))
+		}
+		if len(p.proxy.Requests(faultproxy.Match{Resource: "deployments", If: func(r faultproxy.Request) bool { return r.Code == http.StatusConflict || r.Verb == "patch" }})) == 0 {
+			return errors.New("the controller has sent no create for the Deployment taken")
+		}
+		return nil
+	})
+	reports("late", "Owned=False, because the Deployment taken is somebody else's", isRefused, isOwned)
+
+	// The answer to the create is lost.
+	p.proxy.MustInject(faultproxy.Rule{Match: posts, Fault: faultproxy.Lose})
+	p.create("vanilla", "cone", 0)
+	reports("vanilla", "Owned=True for the Deployment cone, after an answer that was lost", isOwned, nil)
+	p.create("lemon", "cup", 0)
+	reports("lemon", "Owned=True for the Deployment cup", isOwned, nil)
+	sent := p.proxy.Count(posts)
+	if s.looks(3, func() bool { return p.proxy.Count(posts) > sent }) {
+		c.Mistake("own write forgotten", "no create while the cache does not show the last one", "another create of a Deployment that exists")
+	}
+	for _, name := range []string{"vanilla", "lemon"} {
+		ice, err := p.icecreams.Get(c.Context(), name, metav1.GetOptions{})
+		c.Must(err)
+		d, err := p.deployments.Get(c.Context(), ice.Spec.DeploymentName, metav1.GetOptions{})
+		if err != nil || !metav1.IsControlledBy(d, ice) {
+			c.Failf("a Deployment "+ice.Spec.DeploymentName+" with a controller reference to the Icecream "+name, "%v %v", d.OwnerReferences, err)
+		}
+	}
+}
+
+// checkBrake lets a controller evict the first of two pods, and then gives it
+// reasons to forget that.
+func checkBrake(c *check.C) {
+	w := newWard(c.T, c.Env, c.Program())
+	w.command.Args = append(w.command.Args, "-resync", "1s")
+	owned := w.controlled()
+	w.pod("a", ill, owned)
+	w.pod("b", ill, owned)
+	w.policy("example", specOf("kill", every(600)))
+	status := func(change func(*v1alpha1.HealthCheckPolicyStatus)) {
+		err := c.Until(10*time.Second, func(ctx context.Context) error {
+			policy, err := w.policies.Get(ctx, "example", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			change(&policy.Status)
+			_, err = w.policies.UpdateStatus(ctx, policy, metav1.UpdateOptions{}) // again after a conflict
+			return err
+		})
+		c.Must(err)
+	}
+	two := func() bool { return len(w.evicted()) > 1 }
+
+	// The API server refuses the first eviction.
+	w.proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
+	s := works(c, w.command)
+	const first = "one eviction, after one that was refused, and then 600 seconds without another"
+	s.until(first, 15*time.Second, func(ctx context.Context) error {
+		policy, err := w.policies.Get(ctx, "example", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(w.evicted()) > 0 {
+			return nil
+		}
+		if hindered("Throttled", "Throttled: 2 pods")(policy) == nil {
+			c.Mistake("a refusal counts", first, "no eviction, and the policy says: Throttled: 2 pods")
+		}
+		return fmt.Errorf("no eviction; the status is %s", asJSON(policy.Status))
+	})
+	if s.looks(2, two) {
+		c.Mistake("no brake", first, "a second eviction within a few seconds")
+	}
+	last := metav1.Now()
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) { s.LastEvictionTime = nil })
+	if s.looks(3, two) {
+		c.Mistake("only the status", "one eviction within 600 seconds, though somebody has removed its time from the status", "a second eviction")
+	}
+
+	// A new process finds the time in the status.
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) { s.LastEvictionTime = &last })
+	s.Kill()
+	s = works(c, w.command)
+	if s.looks(3, two) {
+		c.Mistake("only the memory", "one eviction within 600 seconds, though the controller was restarted", "a second eviction")
+	}
+
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) {
+		s.LastEvictionTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
+	})
+	_, err := w.policies.Patch(c.Context(), "example", types.MergePatchType, []byte(`{"spec":{"eviction":{"minIntervalSeconds":1}}}`), metav1.PatchOptions{})
+	c.Must(err)
+	// It looks once a second, and so more than once after the interval.
+	if !s.looks(6, two) {
+		c.Mistake("waits for the future", "an eviction a second after the time in the future was first seen", "none after six more looks")
+	}
+}

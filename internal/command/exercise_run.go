@@ -1,0 +1,134 @@
+package command
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/progress"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// runChecks runs the checks of tasks of one step against the learner's files.
+func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Task) (map[string]exercise.Verdict, error) {
+	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		return nil, err
+	}
+	if state, detail := c.State(ctx); state != cluster.Ready {
+		return nil, fmt.Errorf("the %s cluster is %s (%s): run make up first", c.Name(), state, detail)
+	}
+	if err := exercise.Refresh(ws); err != nil {
+		return nil, err
+	}
+	step := tasks[0].Step
+	binary, err := checkBinary(ctx, ws, step)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "workshop-check-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var names []string
+	for _, t := range tasks {
+		names = append(names, t.Name)
+	}
+	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute,
+		Args: []string{"-test.run=^" + exercise.TestName + "$/^(" + strings.Join(names, "|") + ")$", "-test.parallel=4", "-test.timeout=10m"},
+		Env:  append(c.Environ(), exercise.WorkEnv+"="+exercise.Work(ws), exercise.VerdictsEnv+"="+dir, "TMPDIR="+dir)})
+	if err != nil {
+		return nil, err
+	}
+	failed := p.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	verdicts := map[string]exercise.Verdict{}
+	for _, t := range tasks {
+		data, err := os.ReadFile(filepath.Join(dir, t.Name+".json"))
+		if err != nil {
+			return nil, fmt.Errorf("the check of task %s has not come to an end: %w\n%s%s", t.ID(), errors.Join(failed, err), p.Stdout(), p.Stderr())
+		}
+		var v exercise.Verdict
+		if err := json.Unmarshal(data, &v); err != nil {
+			return nil, err
+		}
+		verdicts[t.Name] = v
+	}
+	return verdicts, nil
+}
+
+// checkBinary returns the compiled tests of a step. They are compiled again only
+// when a file of the clone has changed, so that for most checks only the learner's
+// file is compiled.
+func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Step) (string, error) {
+	sum, err := treeSum(ws)
+	if err != nil {
+		return "", err
+	}
+	dir := ws.Path("exercises", "checks")
+	binary := filepath.Join(dir, step.Name+"-"+sum+".test")
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	old, err := filepath.Glob(filepath.Join(dir, step.Name+"-*"))
+	if err != nil {
+		return "", err
+	}
+	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second,
+		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})
+	done(err)
+	if err != nil {
+		return "", fmt.Errorf("compiling the checks of step %d: %w", step.Number, err)
+	}
+	for _, file := range old {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return binary, err
+}
+
+// treeSum names the contents of the clone, less what the workshop and the learner
+// have made in it, and documents.
+func treeSum(ws workspace.Workspace) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); path != ws.Root && (strings.HasPrefix(name, ".") || path == exercise.Work(ws)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || slices.Contains([]string{".md", ".png", ".svg"}, filepath.Ext(path)) {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(data)
+		fmt.Fprintf(h, "%s %x\n", path, sum)
+		return nil
+	})
+	return hex.EncodeToString(h.Sum(nil))[:16], err
+}

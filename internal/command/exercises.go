@@ -1,0 +1,464 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/terminal"
+	"github.com/k8s-go/workshop/internal/testrun"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// An Exit ends the program with a code, once all has been said.
+type Exit struct{ Code int }
+
+func (e *Exit) Error() string { return fmt.Sprintf("exit status %d", e.Code) }
+
+// couldNotCheck says why there is no verdict. That is no failure of the learner's.
+func couldNotCheck(err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "error: this could not be checked: %v\n", err)
+	return &Exit{Code: 2}
+}
+
+// variables are what the Makefile passes on.
+type variables struct {
+	step, task, seed string
+	force, json      bool
+}
+
+func parseVariables(args []string) variables {
+	var v variables
+	for _, arg := range args {
+		name, value, _ := strings.Cut(arg, "=")
+		switch name {
+		case "N":
+			v.step = value
+		case "TASK":
+			v.task = value
+		case "SEED":
+			v.seed = value
+		case "FORCE":
+			v.force = value != ""
+		case "JSON":
+			v.json = value != ""
+		}
+	}
+	if step, _, ok := strings.Cut(v.task, "."); ok && v.step == "" {
+		v.step = step // TASK=3.2 says it all
+	}
+	return v
+}
+
+// asked returns the tasks that N and TASK name: without TASK, all of the step.
+func asked(ws workspace.Workspace, v variables) ([]exercise.Task, error) {
+	step, err := ws.Step(v.step)
+	if err != nil {
+		return nil, err
+	}
+	return exercise.Find(step, v.task)
+}
+
+// askedOne returns the task that TASK names, else the first of the step that has not passed.
+func askedOne(ws workspace.Workspace, v variables) (exercise.Task, exercise.State, error) {
+	tasks, err := asked(ws, v)
+	if err != nil {
+		return exercise.Task{}, exercise.State{}, err
+	}
+	for _, t := range tasks {
+		s, err := t.State(ws)
+		if err != nil {
+			return t, s, err
+		}
+		if v.task != "" || s.Passed == nil {
+			if !t.Begun(ws) {
+				return t, s, fmt.Errorf("task %s is not begun: make exercise %s writes your copy", t.ID(), t.Args())
+			}
+			return t, s, nil
+		}
+	}
+	return exercise.Task{}, exercise.State{}, fmt.Errorf("all tasks of step %d have passed; name one with TASK=%s", tasks[0].Step.Number, tasks[0].Name)
+}
+
+// begin writes the learner's copies of tasks that are not there yet.
+func begin(_ context.Context, ws workspace.Workspace, args []string) error {
+	v := parseVariables(args)
+	tasks, err := asked(ws, v)
+	if err != nil {
+		return err
+	}
+	begun := 0
+	var kept []error
+	for _, t := range tasks {
+		if t.Begun(ws) {
+			kept = append(kept, t.Begin(ws)) // which says what to do
+			continue
+		}
+		if err := t.Begin(ws); err != nil {
+			return err
+		}
+		begun++
+		showTask(t)
+	}
+	if begun == 0 {
+		return errors.Join(kept...)
+	}
+	for _, err := range kept {
+		fmt.Printf("Note: %v\n", err)
+	}
+	fmt.Printf("\n%s says whether it is done, %s does so at each save, and %s helps.\n",
+		terminal.Bold.Paint(os.Stdout, fmt.Sprintf("make check N=%d", tasks[0].Step.Number)), fmt.Sprintf("make watch N=%d", tasks[0].Step.Number), fmt.Sprintf("make hint N=%d", tasks[0].Step.Number))
+	return nil
+}
+
+func showTask(t exercise.Task) {
+	fmt.Printf("%s\n", terminal.Bold.Paint(os.Stdout, fmt.Sprintf("%s %s: %s (about %d minutes)", t.ID(), t.Name, t.Title, t.Minutes)))
+	for line := range strings.Lines(strings.TrimSpace(t.Do)) {
+		fmt.Printf("  %s\n", strings.TrimRight(line, "\n"))
+	}
+	var files []string
+	for _, e := range t.Open {
+		if file := t.Shown(e.File); !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+	}
+	fmt.Printf("  Write it in %s\n", strings.Join(files, " and "))
+}
+
+// reset sets the learner's copy aside and writes a new one.
+func reset(_ context.Context, ws workspace.Workspace, args []string) error {
+	v := parseVariables(args)
+	if v.task == "" {
+		return errors.New("which task? make reset takes TASK=name or number, besides N")
+	}
+	tasks, err := asked(ws, v)
+	if err != nil {
+		return err
+	}
+	t := tasks[0]
+	aside, err := t.SetAside(ws, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := t.Begin(ws); err != nil {
+		return err
+	}
+	fmt.Printf("Your files are in %s; %s is as in the beginning\n", aside, t.Shown(""))
+	return nil
+}
+
+// check checks the learner's tasks. Its exit code is 1 if one has not passed, and
+// 2 if it could not find out.
+func check(ctx context.Context, ws workspace.Workspace, args []string) error {
+	tasks, err := asked(ws, parseVariables(args))
+	if err != nil {
+		return couldNotCheck(err)
+	}
+	passed, err := checkTasks(ctx, ws, tasks)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return couldNotCheck(err)
+	case !passed:
+		return &Exit{Code: 1}
+	}
+	return nil
+}
+
+// checkTasks checks tasks of one step, shows the verdicts and remembers them.
+func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Task) (passed bool, err error) {
+	var begun []exercise.Task
+	for _, t := range tasks {
+		if t.Begun(ws) {
+			begun = append(begun, t)
+		}
+	}
+	verdicts := map[string]exercise.Verdict{}
+	if len(begun) > 0 {
+		if verdicts, err = runChecks(ctx, ws, begun); err != nil {
+			return false, err
+		}
+	}
+	width := 0
+	for _, t := range tasks {
+		width = max(width, len(t.Name))
+	}
+	passed = true
+	var details func()
+	for _, t := range tasks {
+		v, checked := verdicts[t.Name]
+		line := ""
+		switch {
+		case !checked:
+			line = "not begun: make exercise " + t.Args()
+		case v.Outcome == exercise.Passed:
+			line = terminal.Green.Paint(os.Stdout, "passed")
+		case v.Outcome == exercise.Open:
+			line = t.NotDone()
+		case v.Outcome == exercise.Broken:
+			line = "does not compile"
+		default:
+			line = "not right yet"
+			if v.Mistake != "" {
+				line += ": " + v.Mistake
+			}
+		}
+		fmt.Printf("%s %-*s  %s\n", t.ID(), width, t.Name, line)
+		if checked {
+			if err := remember(ws, t, v); err != nil {
+				return false, err
+			}
+		}
+		if v.Outcome != exercise.Passed {
+			passed = false
+			if checked && details == nil {
+				details = func() { explain(t, v) }
+			}
+		}
+	}
+	if details != nil {
+		fmt.Println()
+		details()
+	}
+	return passed, nil
+}
+
+// explain says what is not right, and where.
+func explain(t exercise.Task, v exercise.Verdict) {
+	if v.Outcome == exercise.Broken {
+		fmt.Println(v.Output)
+		return
+	}
+	// Editors know this form: file, line, message.
+	message := "not right yet"
+	switch {
+	case v.Outcome == exercise.Open:
+		message = t.NotDone()
+	case v.Mistake != "":
+		message = v.Mistake
+		if m, ok := t.Mistake(v.Mistake); ok {
+			message += ": " + strings.Join(strings.Fields(m.Says), " ")
+		}
+	}
+	fmt.Printf("%s:%d: %s\n", t.Shown(v.File), v.Line, message)
+	if v.Outcome == exercise.Failed {
+		fmt.Printf("  expected  %s\n  held      %s\n", indent(v.Expected), indent(v.Held))
+	}
+	fmt.Printf("  hint      make hint %s\n", t.Args())
+}
+
+func indent(text string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n            ")
+}
+
+func remember(ws workspace.Workspace, t exercise.Task, v exercise.Verdict) error {
+	s, err := t.State(ws)
+	if err != nil {
+		return err
+	}
+	changed, err := t.Changed(s)
+	if err != nil {
+		return err
+	}
+	if len(changed) > 0 {
+		fmt.Printf("Note: since you began, the workshop has changed %s of task %s; make reset %s sets yours aside and begins with the new one\n",
+			strings.Join(changed, " and "), t.ID(), t.Args())
+	}
+	s.Checks++
+	s.Mistake = v.Mistake
+	if v.Outcome == exercise.Passed && s.Passed == nil {
+		now := time.Now().UTC().Truncate(time.Second)
+		s.Passed = &now
+	}
+	return t.SetState(ws, s)
+}
+
+// hint shows one more hint.
+func hint(_ context.Context, ws workspace.Workspace, args []string) error {
+	t, s, err := askedOne(ws, parseVariables(args))
+	if err != nil {
+		return err
+	}
+	if s.Hints < len(t.Hints) {
+		s.Hints++
+	}
+	fmt.Printf("Hint %d of %d for task %s, %s:\n%s\n", s.Hints, len(t.Hints), t.ID(), t.Name, strings.TrimSpace(t.Hints[s.Hints-1]))
+	if s.Hints == len(t.Hints) {
+		fmt.Printf("That was the last one. make solution %s FORCE=1 shows how ours differs from yours.\n", t.Args())
+	}
+	return t.SetState(ws, s)
+}
+
+// solution shows how the learner's files differ from ours.
+func solution(ctx context.Context, ws workspace.Workspace, args []string) error {
+	v := parseVariables(args)
+	tasks, err := asked(ws, v)
+	if err != nil {
+		return err
+	}
+	t := tasks[0]
+	if v.task == "" {
+		// The first that has not passed; when all have, the first.
+		if open, _, err := askedOne(ws, v); err == nil {
+			t = open
+		}
+	}
+	s, err := t.State(ws)
+	if err != nil {
+		return err
+	}
+	if s.Passed == nil && !v.force {
+		return fmt.Errorf("task %s has not passed yet: make check %s; make solution %s FORCE=1 shows ours all the same", t.ID(), t.Args(), t.Args())
+	}
+	ours, err := t.Solution()
+	if err != nil {
+		return err
+	}
+	tree, err := os.MkdirTemp("", "workshop-solution-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tree)
+	if err := t.WriteTree(ws, tree, ours); err != nil {
+		return err
+	}
+	same := true
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
+		yours := filepath.Join(ws.Root, t.Shown(name))
+		if _, err := os.Stat(yours); err != nil {
+			yours = os.DevNull
+		}
+		err := proc.Run(ctx, proc.Cmd{Path: "diff", Out: os.Stdout, Err: os.Stderr, Args: []string{"-u",
+			"-L", "yours: " + t.Shown(name), "-L", "ours", yours, filepath.Join(t.Dir(tree), name)}})
+		var differs *proc.Error
+		if errors.As(err, &differs) {
+			same = false
+		} else if err != nil {
+			return err
+		}
+	}
+	if same {
+		fmt.Printf("Yours is ours: %s\n", t.Shown(""))
+	}
+	return nil
+}
+
+// A taskProgress is one task in the list of make progress.
+type taskProgress struct {
+	Task    string     `json:"task"` // "3.2"
+	Name    string     `json:"name"`
+	Title   string     `json:"title"`
+	Minutes int        `json:"minutes"`
+	State   string     `json:"state"` // "not begun", "begun" or "passed"
+	Begun   *time.Time `json:"begun,omitempty"`
+	Passed  *time.Time `json:"passed,omitempty"`
+	Checks  int        `json:"checks"`
+	Hints   int        `json:"hints"`
+	Mistake string     `json:"mistake,omitempty"` // of the last check
+}
+
+// showProgress shows what is done in all steps.
+func showProgress(_ context.Context, ws workspace.Workspace, args []string) error {
+	tasks, err := exercise.All(ws)
+	if err != nil {
+		return err
+	}
+	list := []taskProgress{}
+	passed := 0
+	for _, t := range tasks {
+		s, err := t.State(ws)
+		if err != nil {
+			return err
+		}
+		p := taskProgress{Task: t.ID(), Name: t.Name, Title: t.Title, Minutes: t.Minutes, State: "not begun",
+			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake}
+		if t.Begun(ws) {
+			p.State = "begun"
+			if !s.Begun.IsZero() {
+				p.Begun = &s.Begun
+			}
+		}
+		if s.Passed != nil {
+			p.State = "passed"
+			passed++
+		}
+		list = append(list, p)
+	}
+	if parseVariables(args).json {
+		encoder := json.NewEncoder(os.Stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(map[string]any{"tasks": list})
+	}
+	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tMINUTES\tTITLE")
+	for _, p := range list {
+		state := p.State
+		if p.Mistake != "" {
+			state += ": " + p.Mistake
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", p.Task, p.Name, state, p.Checks, p.Hints, p.Minutes, p.Title)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Printf("%d of %d tasks have passed\n", passed, len(list))
+	return nil
+}
+
+// prove runs the checks of exercises against all the mistakes that they know, of
+// all steps or of one; with a seed, against one mistake of each task.
+func prove(ctx context.Context, ws workspace.Workspace, args []string) error {
+	v := parseVariables(args)
+	run := "^" + exercise.TestName + "$"
+	var steps []string
+	if v.step != "" {
+		tasks, err := asked(ws, v)
+		if err != nil {
+			return err
+		}
+		steps = []string{tasks[0].Step.Name}
+		if v.task != "" {
+			run += "/^" + tasks[0].Name + "$"
+		}
+	} else {
+		tasks, err := exercise.All(ws)
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			if !slices.Contains(steps, t.Step.Name) {
+				steps = append(steps, t.Step.Name)
+			}
+		}
+	}
+	if v.seed == "" {
+		v.seed = "all"
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		packages := make([]testrun.Package, len(steps))
+		for i, step := range steps {
+			packages[i] = testrun.Package{ImportPath: "./" + step}
+		}
+		lanes := testrun.Lanes(packages, 1)
+		for i := range lanes {
+			lanes[i] = append([]string{"-run=" + run}, lanes[i]...)
+		}
+		env := append(c.Environ(), exercise.SeedEnv+"="+v.seed)
+		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes}.Tests(ctx)
+	})
+}

@@ -1,0 +1,316 @@
+// Package check runs the checks of exercises: in `make check` against a learner's
+// files, and in every other run of the tests against ours, to prove the checks.
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// Checks are the checks of a step by the names of its tasks.
+type Checks map[string]func(*C)
+
+// Exercises is the body of a step's TestExercises. It runs each check
+//
+//   - against the starter: the verdict must be that the task is not done yet,
+//   - against our solution: it must pass,
+//   - against one mutant, which a seed chooses, or all of them (make prove): the
+//     verdict must be the mistake that the mutant is.
+//
+// When `make check` runs it, there are only the learner's files.
+func Exercises(t *testing.T, checks Checks) {
+	t.Helper()
+	t.Parallel()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := ws.Step(filepath.Base(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := exercise.Of(step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tasks) != len(checks) {
+		t.Errorf("%d tasks and %d checks: each task has one", len(tasks), len(checks))
+	}
+	for _, task := range tasks {
+		f := checks[task.Name]
+		if f == nil {
+			t.Errorf("task %s has no check", task.Name)
+			continue
+		}
+		t.Run(task.Name, func(t *testing.T) {
+			t.Parallel()
+			if tree := os.Getenv(exercise.WorkEnv); tree != "" {
+				report(t, task, run(t, ws, task, tree, f))
+				return
+			}
+			prove(t, ws, task, f)
+		})
+	}
+}
+
+// report writes the verdict for make check.
+func report(t *testing.T, task exercise.Task, v exercise.Verdict) {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(os.Getenv(exercise.VerdictsEnv), task.Name+".json"), data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C)) {
+	t.Helper()
+	try := func(name string, files func() (exercise.Files, error), want exercise.Outcome, mistake string) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			variant, err := files()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree := ws.Path("exercises", "proof", task.Step.Name+"-"+task.Name, strings.ReplaceAll(name, " ", "-"))
+			if err := task.WriteTree(ws, tree, variant); err != nil {
+				t.Fatal(err)
+			}
+			if v := run(t, ws, task, tree, f); v.Outcome != want || v.Mistake != mistake {
+				t.Errorf("the check says %+v\nwant %s %q", v, want, mistake)
+			}
+		})
+	}
+	try("open", task.Starter, exercise.Open, "")
+	try("solution", task.Solution, exercise.Passed, "")
+	for _, m := range chosen(t, task) {
+		try("mistake "+m.Name, func() (exercise.Files, error) { return task.Mutant(m) }, exercise.Failed, m.Name)
+	}
+}
+
+// chosen returns the mistakes to try: one that the seed chooses, or all.
+func chosen(t *testing.T, task exercise.Task) []exercise.Mistake {
+	t.Helper()
+	text := os.Getenv(exercise.SeedEnv)
+	if text == "all" {
+		return task.Mistakes
+	}
+	seed := rand.Uint64N(1_000_000)
+	if text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%s: want a number, or all", exercise.SeedEnv, text)
+		}
+	}
+	t.Logf("make prove %s SEED=%d tries the same mutant again", task.Args(), seed)
+	// Each task has a sequence of its own, whichever others there are.
+	r := rand.New(rand.NewPCG(seed, uint64(task.Step.Number*100+task.Number)))
+	return []exercise.Mistake{task.Mistakes[r.IntN(len(task.Mistakes))]}
+}
+
+// C is one run of a check: the cluster, in a namespace of its own, and the files
+// that are checked. Use it from the goroutine that runs the check.
+type C struct {
+	*testenv.Env
+	T testing.TB
+
+	ws        workspace.Workspace
+	task      exercise.Task
+	tree      string
+	processes []*testenv.Process
+}
+
+// ended is how Fail, Mistake and the others end a check.
+type ended struct{ verdict exercise.Verdict }
+
+func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, f func(*C)) (v exercise.Verdict) {
+	t.Helper()
+	c := &C{Env: testenv.New(t), T: t, ws: ws, task: task, tree: tree}
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case ended:
+			v = r.verdict
+		default:
+			panic(r)
+		}
+	}()
+	f(c)
+	return exercise.Verdict{Outcome: exercise.Passed}
+}
+
+// Path returns one of the files that are checked.
+func (c *C) Path(name string) string {
+	return filepath.Join(c.task.Dir(c.tree), filepath.FromSlash(name))
+}
+
+// goLine finds the files of compiler messages: "03-informer/repair/main.go:7:2: ..."
+var goLine = regexp.MustCompile(`(?m)^(\./)?([^\s:]+\.go:\d+)`)
+
+// Program builds the program that is checked and returns the binary's path. The
+// options change it for this build only; the files that are checked stay as they are.
+func (c *C) Program(options ...testenv.ProgramOption) string {
+	c.T.Helper()
+	return c.build(c.task.Dir(c.tree), c.task.Binary(), options...)
+}
+
+// ProgramOf builds a program that the check has written, main, with the package
+// that is checked: in the folder of that name, of which the learner sees nothing.
+func (c *C) ProgramOf(folder, main string) string {
+	c.T.Helper()
+	return c.build(c.Path(folder), folder, testenv.AddFile("main.go", main))
+}
+
+func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
+	c.T.Helper()
+	binary := filepath.Join(c.T.TempDir(), name)
+	if os.Getenv(exercise.WorkEnv) != "" { // kept, so that what has not changed is not linked again
+		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
+	}
+	folder, err := filepath.Rel(c.tree, dir)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	if len(options) > 0 {
+		overlay, err := testenv.Overlay(c.T.TempDir(), dir, options)
+		c.Must(err)
+		args = append(args, "-overlay="+overlay)
+	}
+	err = proc.Run(c.Context(), proc.Cmd{Path: "go", Dir: c.tree, Env: workspace.Environ(), Grace: 10 * time.Second,
+		Args: append(args, "./"+filepath.ToSlash(folder))})
+	var failed *proc.Error
+	switch {
+	case errors.As(err, &failed):
+		output := goLine.ReplaceAllString(failed.Output, filepath.Base(c.tree)+"/$2")
+		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: strings.TrimSpace(output)}})
+	case err != nil:
+		c.T.Fatal(err)
+	}
+	return binary
+}
+
+// Run runs a command to its end, as Env.Run does. A task that is not done ends the check.
+func (c *C) Run(command testenv.Command) testenv.Result {
+	c.T.Helper()
+	r := c.Start(command).Wait()
+	c.done()
+	return r
+}
+
+// Start starts a command. Scripts find the check's namespace in WORKSHOP_NAMESPACE.
+func (c *C) Start(command testenv.Command) *testenv.Process {
+	c.T.Helper()
+	command.Env = append([]string{"WORKSHOP_NAMESPACE=" + c.Namespace}, command.Env...)
+	p := c.Env.Start(command)
+	c.processes = append(c.processes, p)
+	return p
+}
+
+// Until polls until f returns nil. It returns f's last error after timeout, and
+// ends the check as soon as a program says that the task is not done.
+func (c *C) Until(timeout time.Duration, f func(ctx context.Context) error) error {
+	c.T.Helper()
+	return poll.Until(c.Context(), 50*time.Millisecond, timeout, func(ctx context.Context) error {
+		c.done()
+		return f(ctx)
+	})
+}
+
+// Must ends the test with an error that is no fault of the files that are checked.
+func (c *C) Must(err error) {
+	c.T.Helper()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// done ends the check if the task is not done.
+func (c *C) done() {
+	notDone := c.task.NotDone()
+	if slices.ContainsFunc(c.processes, func(p *testenv.Process) bool {
+		return strings.Contains(p.Stdout()+p.Stderr(), notDone)
+	}) {
+		c.end(exercise.Verdict{Outcome: exercise.Open}, exercise.Mistake{})
+	}
+}
+
+func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
+	c.T.Helper()
+	files, err := c.task.Read(c.task.Dir(c.tree))
+	c.Must(err)
+	if v.Outcome == exercise.Failed {
+		// A file that is no program says it too.
+		for _, data := range files {
+			if c.task.Program == "" && strings.Contains(string(data), c.task.NotDone()) {
+				v = exercise.Verdict{Outcome: exercise.Open}
+			}
+		}
+	}
+	v.File, v.Line = c.task.Line(files, m)
+	panic(ended{v})
+}
+
+// Fail ends the check: something else than expected was held, and no known
+// mistake explains it. Both are phrases: "count 6", "count 4 after 2 conflicts".
+func (c *C) Fail(expected, held string) {
+	c.T.Helper()
+	c.done()
+	c.end(exercise.Verdict{Outcome: exercise.Failed, Expected: expected, Held: held}, exercise.Mistake{})
+}
+
+// Mistake ends the check with a mistake of the task, by name.
+func (c *C) Mistake(name, expected, held string) {
+	c.T.Helper()
+	c.done()
+	m, ok := c.task.Mistake(name)
+	if !ok {
+		c.T.Fatalf("task %s knows no mistake %q", c.task.ID(), name)
+	}
+	c.end(exercise.Verdict{Outcome: exercise.Failed, Mistake: name, Expected: expected, Held: held}, m)
+}
+
+// Matches reports whether one of the files that are checked has a line that the
+// expression of a mistake is about. Use it where the cluster alone cannot tell that
+// mistake from others.
+func (c *C) Matches(mistake string) bool {
+	c.T.Helper()
+	m, ok := c.task.Mistake(mistake)
+	if !ok || m.At == "" {
+		c.T.Fatalf("task %s has no mistake %q with an expression", c.task.ID(), mistake)
+	}
+	files, err := c.task.Read(c.task.Dir(c.tree))
+	c.Must(err)
+	name, line := c.task.Line(files, m)
+	lines := strings.Split(string(files[name]), "\n")
+	return line <= len(lines) && regexp.MustCompile(m.At).MatchString(lines[line-1])
+}
+
+// Failf is Fail with a format for what was held.
+func (c *C) Failf(expected, format string, args ...any) {
+	c.T.Helper()
+	c.Fail(expected, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,206 @@
+package exercise
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// Files are the files of a task by their path in its folder.
+type Files map[string][]byte
+
+// Solution returns the files of a task as the workshop has them.
+func (t Task) Solution() (Files, error) {
+	files := Files{}
+	for name, from := range t.Files {
+		data, err := os.ReadFile(filepath.Join(t.Step.Dir, from))
+		if err != nil {
+			return nil, err
+		}
+		files[name] = data
+	}
+	if t.Program == "" {
+		return files, nil
+	}
+	dir := filepath.Join(t.Step.Dir, t.Program)
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, file)
+		if err != nil {
+			return err
+		}
+		// Its packages import the learner's copies of one another.
+		ours := fmt.Sprintf("%s/%s/%s", workspace.Module, t.Step.Name, t.Program)
+		theirs := workModule + "/" + t.folder()
+		text := strings.ReplaceAll(string(data), `"`+ours+`/`, `"`+theirs+`/`)
+		text = strings.ReplaceAll(text, `"`+ours+`"`, `"`+theirs+`"`)
+		files[filepath.ToSlash(rel)] = []byte(text)
+		return nil
+	})
+	return files, err
+}
+
+// Starter returns the files with which a learner begins.
+func (t Task) Starter() (Files, error) {
+	return t.edited(t.Open, t.open)
+}
+
+// Mutant returns our solution with a mistake in it.
+func (t Task) Mutant(m Mistake) (Files, error) {
+	files, err := t.edited(m.Mutant, t.change)
+	if err != nil {
+		return nil, fmt.Errorf("the mutant for %q: %w", m.Name, err)
+	}
+	return files, nil
+}
+
+func (t Task) edited(edits []Edit, edit func(Edit, []byte) ([]byte, error)) (Files, error) {
+	files, err := t.Solution()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range edits {
+		source, ok := files[e.File]
+		if !ok {
+			return nil, fmt.Errorf("task %s has no file %s", t.ID(), e.File)
+		}
+		if files[e.File], err = edit(e, source); err != nil {
+			return nil, fmt.Errorf("task %s: %s: %w", t.ID(), e.File, err)
+		}
+	}
+	return files, nil
+}
+
+// folder is a task's folder in the learner's module: "03-informer/repair".
+func (t Task) folder() string { return path.Join(t.Step.Name, t.Name) }
+
+// Dir is a task's folder in a tree.
+func (t Task) Dir(tree string) string { return filepath.Join(tree, filepath.FromSlash(t.folder())) }
+
+// Binary is what a task's program is called: its name is its user agent.
+func (t Task) Binary() string { return path.Base(t.Program) }
+
+// write writes the files of a task to a folder, which appears whole or not at all.
+func (f Files) write(dir string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temp))
+		}
+	}()
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		file := filepath.Join(temp, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		mode := fs.FileMode(0o644)
+		if path.Ext(name) == ".sh" {
+			mode = 0o755
+		}
+		if err := os.WriteFile(file, f[name], mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(temp, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(temp, dir)
+}
+
+// WriteTree writes the files of a task to a tree that is a module of its own, as
+// work/ is. What the tree has of that task is replaced.
+func (t Task) WriteTree(ws workspace.Workspace, tree string, files Files) error {
+	if err := os.RemoveAll(t.Dir(tree)); err != nil {
+		return err
+	}
+	if err := writeModule(ws, tree); err != nil {
+		return err
+	}
+	return files.write(t.Dir(tree))
+}
+
+// hashes names what is in files.
+func (f Files) hashes() map[string]string {
+	sums := map[string]string{}
+	for name, data := range f {
+		sum := sha256.Sum256(data)
+		sums[name] = hex.EncodeToString(sum[:])[:16]
+	}
+	return sums
+}
+
+// workModule is below the root's path, so that internal/ may be imported.
+const workModule = workspace.Module + "/work"
+
+// writeModule writes the go.mod and go.sum of a tree. It has the requirements of
+// the root, so that nothing has to be downloaded.
+func writeModule(ws workspace.Workspace, tree string) error {
+	data, err := os.ReadFile(filepath.Join(ws.Root, "go.mod"))
+	if err != nil {
+		return err
+	}
+	mod, err := modfile.Parse("go.mod", data, nil)
+	if err != nil {
+		return err
+	}
+	if err := mod.AddModuleStmt(workModule); err != nil {
+		return err
+	}
+	mod.Module.Syntax.Before = []modfile.Comment{{Token: "// make exercise writes this file, and make check brings it up to date."}}
+	root, err := filepath.Rel(tree, ws.Root)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		mod.AddRequire(workspace.Module, "v0.0.0"),
+		mod.AddReplace(workspace.Module, "", filepath.ToSlash(root), ""),
+	); err != nil {
+		return err
+	}
+	mod.Cleanup()
+	text, err := mod.Format()
+	if err != nil {
+		return err
+	}
+	sums, err := os.ReadFile(filepath.Join(ws.Root, "go.sum"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(tree, 0o755); err != nil {
+		return err
+	}
+	return errors.Join(writeIfOther(filepath.Join(tree, "go.mod"), text), writeIfOther(filepath.Join(tree, "go.sum"), sums))
+}
+
+// writeIfOther leaves a file alone that has this text: an editor would load the
+// module again.
+func writeIfOther(file string, text []byte) error {
+	if old, err := os.ReadFile(file); err == nil && string(old) == string(text) {
+		return nil
+	}
+	return os.WriteFile(file, text, 0o644)
+}
