@@ -14,6 +14,9 @@ WORKSHOP := .workshop/workshop
 export GOWORK := off
 export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
 unexport CDPATH BASH_ENV ENV GOOS GOARCH
+ifneq ($(OFFLINE),)
+  export GOPROXY := off
+endif
 
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
 ifneq ($(filter step test-step readme exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
@@ -25,7 +28,8 @@ ifneq ($(filter step test-step readme exercise check watch hint solution reset p
 endif
 
 .PHONY: exercise check watch hint solution reset progress prove
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image
+.PHONY: pack unpack go
+.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -43,6 +47,9 @@ help:
 ##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
 ##   make reset TASK=1 N=1 set your copy aside and begin again
 ##   make progress         what is done, in all steps; JSON=1 for programs
+## Your own
+##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
+##                         a repository of your own, outside of the clone; MODULE= names its Go module
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
@@ -50,6 +57,9 @@ help:
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
+## For trainers
+##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
+##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
@@ -64,17 +74,30 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs node-image doctor test test-unit bench lint verify: build
+tour up down status shell logs node-image test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
 	@exec $(WORKSHOP) $@ '$(N)'
+
+doctor: build
+	@exec $(WORKSHOP) $@ '$(OFFLINE)'
+
+pack: build
+	@exec $(WORKSHOP) $@ '$(PACK)'
+
+# Before there is any module: its program needs Go's standard library alone.
+unpack: go
+	@go run ./scripts/unpack '$(PACK)'
 
 generate:
 	@scripts/update-codegen.sh
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
+
+new: build
+	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'
@@ -89,8 +112,11 @@ clean: down
 	@scripts/docker/engine.sh stop
 	@rm -rf .workshop
 
-build:
+go:
 	@command -v go >/dev/null || { echo "error: go is not on PATH: install Go $$(sed -n 's/^go //p' go.mod) or newer, https://go.dev/dl" >&2; exit 1; }
-	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Downloading Go modules and building the workshop's own commands (once, about a minute)"
+
+build: go
+	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Getting Go modules and building the workshop's own commands (once, about a minute)"
 	@# go build that is interrupted early leaves its temporary folder behind.
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop || { \
+	  [ -z '$(OFFLINE)' ] || echo "error: Go modules are missing: make unpack PACK=FILE installs those that a trainer has packed with make pack" >&2; exit 1; }

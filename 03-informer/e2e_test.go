@@ -39,7 +39,7 @@ func TestREADME(t *testing.T) { testenv.README(t) }
 
 // caughtUp waits until the server's cache holds what was written so far. A watch
 // without a resourceVersion does not wait for that, and may begin with the past.
-func caughtUp(t *testing.T, e *testenv.Env) {
+func caughtUp(t testing.TB, e *testenv.Env) {
 	t.Helper()
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{})
 	if err == nil {
@@ -52,7 +52,7 @@ func caughtUp(t *testing.T, e *testenv.Env) {
 }
 
 // set creates or changes a ConfigMap so that it has v.
-func set(t *testing.T, e *testenv.Env, name, v string) {
+func set(t testing.TB, e *testenv.Env, name, v string) {
 	t.Helper()
 	_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Apply(e.Context(),
 		applycorev1.ConfigMap(name, e.Namespace).WithData(map[string]string{"v": v}), metav1.ApplyOptions{FieldManager: "test", Force: true})
@@ -61,7 +61,7 @@ func set(t *testing.T, e *testenv.Env, name, v string) {
 	}
 }
 
-func remove(t *testing.T, e *testenv.Env, name string) {
+func remove(t testing.TB, e *testenv.Env, name string) {
 	t.Helper()
 	if err := e.Client.CoreV1().ConfigMaps(e.Namespace).Delete(e.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
@@ -240,6 +240,7 @@ func TestIndexersFindWhatSelectorsFind(t *testing.T) {
 	p := e.Proxy()
 	r := run(t, e, "indexers", p.Kubeconfig, nil, 0)
 	var want strings.Builder
+	want.WriteString("keys of node: [\"node-a\" \"node-b\"]\nkeys of app and tier: [\"blog/db\" \"blog/web\" \"shop/db\" \"shop/web\"]\n")
 	for _, l := range []struct{ lookup, fields, labels string }{
 		{"node node-a", "spec.nodeName=node-a", ""}, {"node node-b", "spec.nodeName=node-b", ""},
 		{"app and tier shop/web", "", "app=shop,tier=web"}, {"app and tier shop/db", "", "app=shop,tier=db"}, {"app and tier blog/db", "", "app=blog,tier=db"},
@@ -717,7 +718,7 @@ func TestInterruptEndsWatchers(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	p := e.Proxy()
-	for _, name := range []string{"naive-watch", "retry-watch", "shared-informer", "tombstones", "dynamic-informer", "watch-errors"} {
+	for _, name := range []string{"naive-watch", "retry-watch", "repaired-watch", "shared-informer", "tombstones", "dynamic-informer", "watch-errors"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := e.For(t)
@@ -755,7 +756,7 @@ func TestProgramsRunTwice(t *testing.T) {
 	t.Parallel()
 	until := []string{"-until", "end"}
 	for name, args := range map[string][]string{
-		"naive-watch": until, "retry-watch": until, "shared-informer": until, "tombstones": until, "watch-errors": until, "dynamic-informer": until,
+		"naive-watch": until, "retry-watch": until, "repaired-watch": until, "shared-informer": until, "tombstones": until, "watch-errors": until, "dynamic-informer": until,
 		"lister": nil, "read-only-cache": nil, "resync": nil, "indexers": nil, "transform": nil, "filtered": nil, "metadata": nil, "watch-list": nil,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,6 +56,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
+	config.QPS = -1 // the queue slows retries down, and the API server has limits of its own
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
@@ -78,18 +79,18 @@ func run(ctx context.Context) error {
 	defer stopInforming()
 	defer c.queue.ShutDown()
 	factory.StartWithContext(informing)
-	// A worker that begins earlier takes what it has not heard of for deleted.
+	// If a worker began earlier, it would take objects that the cache lacks for deleted.
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
 	klog.FromContext(ctx).Info("Working", "namespace", *namespace)
 	var workers sync.WaitGroup
 	for range 2 {
-		// An interrupt does not tear up a write: the worker finishes it.
+		// An interrupt does not cut off a write, because the worker finishes it.
 		workers.Go(func() { c.work(context.WithoutCancel(ctx)) })
 	}
 	<-ctx.Done()
-	c.queue.ShutDown() // Get hands out what is queued, and then ends the workers
+	c.queue.ShutDown() // Get still hands out the queued keys, and then ends the workers
 	workers.Wait()
 	return nil
 }

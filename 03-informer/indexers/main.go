@@ -82,6 +82,11 @@ func run(ctx context.Context) error {
 	if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
 		return err
 	}
+	for _, index := range []string{byNode, byAppAndTier} {
+		keys := informer.GetIndexer().ListIndexFuncValues(index)
+		slices.Sort(keys)
+		fmt.Printf("keys of %s: %q\n", index, keys)
+	}
 	for _, lookup := range []struct{ index, key string }{
 		{byNode, "node-a"}, {byNode, "node-b"}, {byAppAndTier, "shop/web"}, {byAppAndTier, "shop/db"}, {byAppAndTier, "blog/db"},
 	} {

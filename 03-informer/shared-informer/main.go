@@ -66,38 +66,12 @@ func mirror(ctx context.Context, client kubernetes.Interface, namespace, until s
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()
-	first, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, isInInitialList bool) {
-			cm := obj.(*corev1.ConfigMap)
-			kind := "ADDED"
-			if isInInitialList {
-				kind = "LISTED"
-			}
-			fmt.Printf("%s %s=%s\n", kind, cm.Name, cm.Data["v"])
-			if cm.Name == until {
-				found()
-			}
-		},
-		UpdateFunc: func(_, obj any) {
-			cm := obj.(*corev1.ConfigMap)
-			fmt.Printf("MODIFIED %s=%s\n", cm.Name, cm.Data["v"])
-		},
-		DeleteFunc: func(obj any) {
-			// Not always a ConfigMap; see ../tombstones.
-			name, err := cache.DeletionHandlingObjectToName(obj)
-			if err == nil {
-				fmt.Printf("DELETED %s\n", name.Name)
-			}
-		},
-	})
+	first, err := informer.AddEventHandler(printer(until, found))
 	if err != nil {
 		return fmt.Errorf("adding a handler: %w", err)
 	}
 	var changes atomic.Int64
-	count := func(any) { changes.Add(1) }
-	second, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: count, UpdateFunc: func(any, any) { changes.Add(1) }, DeleteFunc: count,
-	})
+	second, err := informer.AddEventHandler(counter(&changes))
 	if err != nil {
 		return fmt.Errorf("adding the second handler: %w", err)
 	}
@@ -119,12 +93,53 @@ func mirror(ctx context.Context, client kubernetes.Interface, namespace, until s
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
 	}
-	var content []string
-	for _, cm := range all {
-		content = append(content, cm.Name+"="+cm.Data["v"])
-	}
-	slices.Sort(content) // a cache has no order
-	fmt.Println("mirror:", strings.Join(content, " "))
-	fmt.Printf("second handler: %d changes, informer stopped: %t\n", changes.Load(), informer.IsStopped())
+	report(all, changes.Load(), informer.IsStopped())
 	return nil
+}
+
+// printer is a handler that prints changes, and calls found when a ConfigMap named
+// until has appeared.
+func printer(until string, found func()) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, isInInitialList bool) {
+			cm := obj.(*corev1.ConfigMap)
+			kind := "ADDED"
+			if isInInitialList {
+				kind = "LISTED"
+			}
+			fmt.Printf("%s %s=%s\n", kind, cm.Name, cm.Data["v"])
+			if cm.Name == until {
+				found()
+			}
+		},
+		UpdateFunc: func(_, obj any) {
+			cm := obj.(*corev1.ConfigMap)
+			fmt.Printf("MODIFIED %s=%s\n", cm.Name, cm.Data["v"])
+		},
+		DeleteFunc: printDeleted,
+	}
+}
+
+// printDeleted gets a ConfigMap, or a tombstone; see ../tombstones.
+func printDeleted(obj any) {
+	name, err := cache.DeletionHandlingObjectToName(obj)
+	if err == nil {
+		fmt.Printf("DELETED %s\n", name.Name)
+	}
+}
+
+// counter is a handler that counts changes.
+func counter(changes *atomic.Int64) cache.ResourceEventHandler {
+	count := func(any) { changes.Add(1) }
+	return cache.ResourceEventHandlerFuncs{AddFunc: count, UpdateFunc: func(any, any) { changes.Add(1) }, DeleteFunc: count}
+}
+
+func report(all []*corev1.ConfigMap, changes int64, stopped bool) {
+	var mirror []string
+	for _, cm := range all {
+		mirror = append(mirror, cm.Name+"="+cm.Data["v"])
+	}
+	slices.Sort(mirror) // a cache has no order
+	fmt.Println("mirror:", strings.Join(mirror, " "))
+	fmt.Printf("second handler: %d changes, informer stopped: %t\n", changes, stopped)
 }

@@ -1,6 +1,6 @@
-// Package loop is what the two controllers of this step share: a queue, its
-// workers, an orderly stop, metrics and health. It knows nothing about pods or
-// Deployments. Read it in this order:
+// Package loop is what controllers share: a queue, its workers, an orderly stop,
+// metrics and health. It knows nothing about the objects that they work on. Read it
+// in this order:
 //
 //	Watch     informers call handlers; a handler calls Add with the key of the object to look at
 //	Run       fills the caches, starts the workers, and stops everything in the right order

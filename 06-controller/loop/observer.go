@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// An Observer is told every step of a loop. Tests and the page in the browser
-// use it. It is called from many goroutines and must not block.
+// An Observer is told every step of a loop. Tests use it, and so can a page that
+// shows a controller at work. It is called from many goroutines and must not block.
 type Observer interface {
 	Observe(Step)
 }

@@ -29,9 +29,9 @@ type lease struct {
 	retry    time.Duration // how often does each of them try?
 }
 
-func (l *lease) addFlags(flags *flag.FlagSet) {
+func (l *lease) addFlags(flags *flag.FlagSet, name string) {
 	flags.StringVar(&l.namespace, "lease-namespace", podNamespace(), "the `namespace` of the lease")
-	flags.StringVar(&l.name, "lease-name", "policy-controller", "the `name` of the lease; processes with the same one never work at the same time")
+	flags.StringVar(&l.name, "lease-name", name, "the `name` of the lease; processes with the same one never work at the same time")
 	flags.DurationVar(&l.duration, "lease-duration", 15*time.Second, "how long the others wait after the leader's last renewal")
 	flags.DurationVar(&l.deadline, "renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
 	flags.DurationVar(&l.retry, "retry-period", 2*time.Second, "how often the leader renews, and the others try")

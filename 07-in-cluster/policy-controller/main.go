@@ -58,7 +58,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.workers, "workers", 8, "how many objects each controller works on at the same time")
 	flags.DurationVar(&o.resync, "resync", 10*time.Hour, "how often every object is looked at without an event")
 	flags.StringVar(&o.image, "image", "workshop/pause:1", "the `image` of the Deployments of Icecreams")
-	o.lease.addFlags(flags)
+	o.lease.addFlags(flags, flags.Name())
 	flags.StringVar(&o.health, "health-listen", "127.0.0.1:0", "the `address` of /healthz and /readyz")
 	flags.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:0", "the `address` of /metrics, over HTTPS, for users whom the API server allows to get it")
 	flags.StringVar(&o.profiles, "pprof-listen", "", "a loopback `address` for /debug/pprof/ (default: no profiles)")

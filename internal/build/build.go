@@ -98,6 +98,24 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 	return nil
 }
 
+// Missing names those of the named tools, or of all, that Build would have to build.
+func (t Tools) Missing(ws workspace.Workspace, names ...string) ([]string, error) {
+	stale, err := t.stale(ws, names)
+	for i := range stale {
+		stale[i] = path.Base(stale[i])
+	}
+	return stale, err
+}
+
+// Files returns what Build makes for the named tools, as paths below .workshop.
+func (t Tools) Files(names ...string) []string {
+	var files []string
+	for _, name := range names {
+		files = append(files, path.Join(t.Dir, name), path.Join(t.Dir, ".stamps", name))
+	}
+	return files
+}
+
 // stale returns the packages of those tools whose binaries are missing or of other pins.
 func (t Tools) stale(ws workspace.Workspace, names []string) ([]string, error) {
 	stamp, err := t.Stamp(ws)

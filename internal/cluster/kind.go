@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,33 +146,15 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 // image returns the node image for K8S_VERSION: the pinned one if it is here or
 // can be pulled, else one that is built here.
 func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (string, error) {
-	version, err := build.KubernetesVersion(k.ws)
+	own, want, pinned, err := k.versions()
 	if err != nil {
 		return "", err
 	}
-	own := strings.TrimPrefix(semver.MajorMinor(version), "v")
-	want := os.Getenv("K8S_VERSION")
-	if want == "" {
-		want = own
-	}
-	pinned, ok := nodeImages[want]
-	if !ok {
-		known := slices.Sorted(maps.Keys(nodeImages))
-		return "", fmt.Errorf("K8S_VERSION=%s: no node image is pinned for it; there are %s", want, strings.Join(known, ", "))
-	}
-	if want == own {
-		current, err := nodeimage.Current(ctx, k.ws, e)
-		if err != nil {
-			return "", err
+	if image, err := k.present(ctx, e); err != nil || image != "" {
+		if built, nameErr := nodeimage.Name(k.ws); nameErr == nil && image == built {
+			fmt.Fprintf(out, "Using %s, which was built here\n", image)
 		}
-		if current {
-			name, err := nodeimage.Name(k.ws)
-			fmt.Fprintf(out, "Using %s, which was built here\n", name)
-			return name, err
-		}
-	}
-	if _, err := e.Run(ctx, "image", "inspect", pinned); err == nil {
-		return pinned, nil
+		return image, err
 	}
 	name, _, _ := strings.Cut(pinned, "@")
 	done := progress.Start(out, "Pulling "+name)
@@ -194,6 +177,48 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 		return "", err
 	}
 	return nodeimage.Name(k.ws)
+}
+
+// versions returns the minor version of the control plane that is built here, the
+// one that K8S_VERSION asks for, and the image that is pinned for the latter.
+func (k *kind) versions() (own, want, pinned string, err error) {
+	version, err := build.KubernetesVersion(k.ws)
+	if err != nil {
+		return "", "", "", err
+	}
+	own = strings.TrimPrefix(semver.MajorMinor(version), "v")
+	want = cmp.Or(os.Getenv("K8S_VERSION"), own)
+	pinned, ok := nodeImages[want]
+	if !ok {
+		known := slices.Sorted(maps.Keys(nodeImages))
+		return "", "", "", fmt.Errorf("K8S_VERSION=%s: no node image is pinned for it; there are %s", want, strings.Join(known, ", "))
+	}
+	return own, want, pinned, nil
+}
+
+// present returns the node image for K8S_VERSION that the engine holds already, or "".
+func (k *kind) present(ctx context.Context, e engine.Engine) (string, error) {
+	own, want, pinned, err := k.versions()
+	if err != nil {
+		return "", err
+	}
+	if want == own {
+		current, err := nodeimage.Current(ctx, k.ws, e)
+		if err != nil {
+			return "", err
+		}
+		if current {
+			return nodeimage.Name(k.ws)
+		}
+	}
+	// An image that came out of a pack has its name, but no registry's digest.
+	name, _, _ := strings.Cut(pinned, "@")
+	for _, image := range []string{pinned, name} {
+		if _, err := e.Run(ctx, "image", "inspect", image); err == nil {
+			return image, nil
+		}
+	}
+	return "", ctx.Err()
 }
 
 // config is the cluster's configuration for kind. A node image of our own has no

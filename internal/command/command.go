@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
 	"github.com/k8s-go/workshop/internal/nodeimage"
+	"github.com/k8s-go/workshop/internal/offline"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -25,12 +27,14 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"status":     status,
 	"shell":      shell,
 	"doctor":     examine,
+	"pack":       makePack,
 	"tour":       tour,
 	"step":       step,
 	"readme":     updateREADME,
 	"logs":       logs,
 	"node-image": nodeImage,
 	"image":      controllerImage,
+	"new":        newRepository,
 	"test":       test,
 	"test-unit":  testUnit,
 	"chaos":      chaos,
@@ -199,8 +203,17 @@ func lessonShell(own string) string {
 	return "bash"
 }
 
-func examine(ctx context.Context, ws workspace.Workspace, _ []string) error {
+// examine checks this machine, with OFFLINE=1 also for all that a network would bring.
+func examine(ctx context.Context, ws workspace.Workspace, args []string) error {
+	if strings.Join(args, "") != "" {
+		return doctor.Report(os.Stdout, doctor.ExamineOffline(ctx, ws))
+	}
 	return doctor.Report(os.Stdout, doctor.Examine(ctx, ws))
+}
+
+// makePack writes an archive with all that a machine without a network needs.
+func makePack(ctx context.Context, ws workspace.Workspace, args []string) error {
+	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), strings.Join(args, ""), os.Stdout)
 }
 
 // execute runs a program to its end and shows its output. An interrupt reaches

@@ -25,7 +25,8 @@ func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod")) {
+	own := filepath.Join(ws.Root, "internal", "newrepo", "repository")
+	for _, mod := range append(modules, filepath.Join(ws.Root, "go.mod"), filepath.Join(own, "go.mod"), filepath.Join(own, "hack", "go.mod")) {
 		if _, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"mod", "tidy", "-diff"}, Dir: filepath.Dir(mod), Env: workspace.Environ()}); err != nil {
 			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there: %w", mod, err))
 		}

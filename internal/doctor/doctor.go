@@ -18,6 +18,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/offline"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -33,6 +34,48 @@ type Finding struct {
 // Examine runs every check.
 func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
 	return append(Tools(ctx, ws), disk(ws), memory(), clusterKind(ctx, ws))
+}
+
+// ExamineOffline runs every check, and looks for what a network would have to bring.
+func ExamineOffline(ctx context.Context, ws workspace.Workspace) []Finding {
+	return append(Examine(ctx, ws), modules(ctx, ws), parts(ctx, ws))
+}
+
+// unpack is the next step where something is missing.
+const unpack = "make unpack PACK=FILE installs what a trainer has made with make pack; "
+
+func modules(ctx context.Context, ws workspace.Workspace) Finding {
+	missing, err := offline.MissingModules(ctx, ws)
+	f := Finding{Check: "modules", Fix: unpack + "with a network, go mod download gets them", Fatal: true}
+	switch {
+	case err != nil:
+		f.Detail = err.Error()
+		return f
+	case len(missing) > 0:
+		f.Detail = "not in Go's module cache: " + strings.Join(missing, ", ")
+		return f
+	}
+	return Finding{Check: "modules", Detail: "all are in Go's module cache"}
+}
+
+func parts(ctx context.Context, ws workspace.Workspace) Finding {
+	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		return Finding{Check: "parts", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
+	}
+	missing, err := c.Missing(ctx)
+	f := Finding{Check: "parts", Detail: fmt.Sprintf("all that a %s cluster is made of is here", c.Name())}
+	switch {
+	case err != nil:
+		f.Detail, f.Fix, f.Fatal = err.Error(), "choose another cluster with CLUSTER=", true
+	case len(missing) > 0:
+		f.Detail = fmt.Sprintf("missing for a %s cluster: %s", c.Name(), strings.Join(missing, ", "))
+		f.Fix, f.Fatal = unpack+fmt.Sprintf("with a network, make up CLUSTER=%s gets them", c.Name()), true
+		if c.Name() == "kind" {
+			f.Fix += "; CLUSTER=kwok needs no image"
+		}
+	}
+	return f
 }
 
 // tools are the programs that lessons and tests call, each with the oldest

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -125,5 +126,71 @@ func TestReport(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "-> mend it") {
 		t.Errorf("the report does not say what to do:\n%s", out.String())
+	}
+}
+
+// Offline, each thing that a cluster needs and that is not there is named, with the next step.
+func TestPartsNamesWhatIsMissing(t *testing.T) {
+	t.Setenv("CLUSTER", "kwok")
+	own, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := clone(t, "1.26.0")
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(own.Root, "scripts", "controlplane", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(ws.Root, "scripts", "controlplane", name), string(data))
+	}
+	f := parts(t.Context(), ws)
+	for _, want := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwokctl", "kubectl"} {
+		if !f.Fatal || !strings.Contains(f.Detail, want) {
+			t.Errorf("%s is not named: %+v", want, f)
+		}
+	}
+	if !strings.Contains(f.Fix, "make unpack PACK=") {
+		t.Errorf("the next step is not named: %+v", f)
+	}
+	stamp, err := build.ControlPlane.Stamp(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kwokctl", "kubectl", "etcd"} {
+		if f := parts(t.Context(), ws); !f.Fatal {
+			t.Errorf("without %s: %+v", name, f)
+		}
+		write(t, ws.Bin(name), "")
+		write(t, ws.Bin(filepath.Join(".stamps", name)), stamp)
+	}
+	if f := parts(t.Context(), ws); f.Fatal || f.Fix != "" {
+		t.Errorf("with all of them: %+v", f)
+	}
+	write(t, ws.Bin(".stamps/etcd"), "of other pins")
+	if f := parts(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "kwok cluster: etcd") {
+		t.Errorf("with an outdated etcd: %+v", f)
+	}
+}
+
+func TestModulesNamesWhatIsMissing(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOMODCACHE", t.TempDir())
+	f := modules(t.Context(), ws)
+	if !f.Fatal || !strings.Contains(f.Detail, "k8s.io/client-go v") || !strings.Contains(f.Fix, "make unpack PACK=") {
+		t.Errorf("with an empty module cache: %+v", f)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

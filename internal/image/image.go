@@ -1,6 +1,6 @@
 // Package image makes container images of Go programs, without a container engine.
 // An image holds one static binary and nothing else: no shell, no libc, no
-// certificates. The same sources give the same digest, wherever the clone lies.
+// certificates. The same program gives the same digest.
 package image
 
 import (
@@ -9,10 +9,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path"
-	"path/filepath"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -21,39 +17,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-
-	"github.com/k8s-go/workshop/internal/proc"
-	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // user is nobody in particular, but not root: Pod Security "restricted" needs a number.
 const user = "65532:65532"
 
-// Build compiles the main package pkg of the clone at root, such as
-// "./07-in-cluster/policy-controller", for Linux, and returns its image.
-func Build(ctx context.Context, root, pkg, arch string, labels map[string]string) (v1.Image, error) {
-	dir, err := os.MkdirTemp("", "image-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "program")
-	if err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: root, Grace: 10 * time.Second,
-		// Without paths, the state of the clone and a build ID, only the sources count.
-		Args: []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", binary, pkg},
-		Env:  workspace.Environ("CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch),
-	}); err != nil {
-		return nil, fmt.Errorf("building %s for the image: %w", pkg, err)
-	}
-	program, err := os.ReadFile(binary)
-	if err != nil {
-		return nil, err
-	}
-	return of("/"+path.Base(pkg), program, arch, labels)
-}
-
-// of returns an image that holds nothing but one program.
-func of(entrypoint string, program []byte, arch string, labels map[string]string) (v1.Image, error) {
+// New returns an image that holds nothing but one program for Linux.
+func New(entrypoint string, program []byte, arch string, labels map[string]string) (v1.Image, error) {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
 	if err := w.WriteHeader(&tar.Header{Name: entrypoint[1:], Mode: 0o555, Size: int64(len(program))}); err != nil {

@@ -104,7 +104,7 @@ func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramO
 	// No symbol table: linking takes a third less, and stack traces stay whole.
 	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
 	if len(options) > 0 {
-		overlay, err := writeOverlay(dir, filepath.Join(root, pkg), options)
+		overlay, err := Overlay(dir, filepath.Join(root, pkg), options)
 		if err != nil {
 			return "", fmt.Errorf("changing %s: %w", pkg, err)
 		}
@@ -117,9 +117,9 @@ func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramO
 	return binary, nil
 }
 
-// writeOverlay writes the changed sources to dir, with the file that tells go
+// Overlay writes the changed sources to dir, with the file that tells go
 // build which of the program's files they stand for, and returns its path.
-func writeOverlay(dir, source string, options []ProgramOption) (string, error) {
+func Overlay(dir, source string, options []ProgramOption) (string, error) {
 	changed := map[string]string{}
 	for _, o := range options {
 		file := filepath.Join(source, o.file)

@@ -7,10 +7,11 @@ import (
 )
 
 // leadAstray are variables of a person's environment that change what the
-// workshop's programs do: where bash goes and what it reads, what Go builds,
-// and whether client-go takes this machine for a pod of some other cluster.
+// workshop's programs do: where bash goes and what it reads, what Go builds, whether
+// client-go takes this machine for a pod of some other cluster, and whether make
+// takes itself for a part of another make.
 var leadAstray = []string{"CDPATH", "BASH_ENV", "ENV", "GOOS", "GOARCH",
-	"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}
+	"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 
 // loopback is what must never go through a proxy: kwok's and kind's API servers.
 const loopback = "127.0.0.1,localhost,::1"

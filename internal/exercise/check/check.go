@@ -170,26 +170,21 @@ func (c *C) Path(name string) string {
 // goLine finds the files of compiler messages: "03-informer/repair/main.go:7:2: ..."
 var goLine = regexp.MustCompile(`(?m)^(\./)?([^\s:]+\.go:\d+)`)
 
-// Program builds the program that is checked and returns the binary's path.
-func (c *C) Program() string {
+// Program builds the program that is checked and returns the binary's path. The
+// options change it for this build only; the files that are checked stay as they are.
+func (c *C) Program(options ...testenv.ProgramOption) string {
 	c.T.Helper()
-	return c.build(c.task.Dir(c.tree), c.task.Binary())
+	return c.build(c.task.Dir(c.tree), c.task.Binary(), options...)
 }
 
 // ProgramOf builds a program that the check has written, main, with the package
 // that is checked: in the folder of that name, of which the learner sees nothing.
 func (c *C) ProgramOf(folder, main string) string {
 	c.T.Helper()
-	source, overlay := filepath.Join(c.T.TempDir(), "main.go"), filepath.Join(c.T.TempDir(), "overlay.json")
-	dir := c.Path(folder)
-	data, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(dir, "main.go"): source}})
-	c.Must(err)
-	c.Must(os.WriteFile(source, []byte(main), 0o644))
-	c.Must(os.WriteFile(overlay, data, 0o644))
-	return c.build(dir, folder, "-overlay="+overlay)
+	return c.build(c.Path(folder), folder, testenv.AddFile("main.go", main))
 }
 
-func (c *C) build(dir, name string, flags ...string) string {
+func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	c.T.Helper()
 	binary := filepath.Join(c.T.TempDir(), name)
 	if os.Getenv(exercise.WorkEnv) != "" { // kept, so that what has not changed is not linked again
@@ -199,7 +194,12 @@ func (c *C) build(dir, name string, flags ...string) string {
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	args := append([]string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}, flags...)
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	if len(options) > 0 {
+		overlay, err := testenv.Overlay(c.T.TempDir(), dir, options)
+		c.Must(err)
+		args = append(args, "-overlay="+overlay)
+	}
 	err = proc.Run(c.Context(), proc.Cmd{Path: "go", Dir: c.tree, Env: workspace.Environ(), Grace: 10 * time.Second,
 		Args: append(args, "./"+filepath.ToSlash(folder))})
 	var failed *proc.Error

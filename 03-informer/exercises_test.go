@@ -1,0 +1,599 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{
+		"repair": checkRepair, "informer": checkInformer, "index": checkIndex, "first-loop": checkFirstLoop,
+	})
+}
+
+// A learner is one run of a task's program behind a proxy.
+type learner struct {
+	*check.C
+	program string
+	proxy   *testenv.Proxy
+	*testenv.Process
+}
+
+func newLearner(c *check.C, options ...testenv.ProgramOption) *learner {
+	return &learner{C: c, program: c.Program(options...), proxy: c.Proxy()}
+}
+
+func (l *learner) command(args, environ []string) testenv.Command {
+	return testenv.Command{Path: l.program, Env: environ, Args: append([]string{"-kubeconfig", l.proxy.Kubeconfig, "-namespace", l.Namespace}, args...)}
+}
+
+var errEnded = errors.New("the program has ended")
+
+// patience is for what only an unknown mistake, or a busy machine, keeps from
+// happening: a learner is told soon, a proof is not disturbed by other tests.
+func patience() time.Duration {
+	if os.Getenv(exercise.WorkEnv) != "" {
+		return 8 * time.Second
+	}
+	return time.Minute
+}
+
+// until waits until f returns nil, or the program ends: then it returns errEnded.
+func (l *learner) until(timeout time.Duration, f func(ctx context.Context) error) error {
+	l.T.Helper()
+	return l.Until(timeout, func(ctx context.Context) error {
+		ended := l.ended() // before f: what the program did last counts
+		err := f(ctx)
+		if err != nil && ended {
+			return poll.Stop(errEnded)
+		}
+		return err
+	})
+}
+
+func (l *learner) ended() bool {
+	select {
+	case <-l.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// printed waits until the program has printed a text.
+func (l *learner) printed(text string) error {
+	l.T.Helper()
+	return l.until(patience(), func(context.Context) error {
+		if !strings.Contains(l.Stdout(), text) {
+			return errors.New("it is not in the output")
+		}
+		return nil
+	})
+}
+
+// mustPrint is printed for what no known mistake prevents.
+func (l *learner) mustPrint(text string) {
+	l.T.Helper()
+	if err := l.printed(text); err != nil {
+		l.Fail(fmt.Sprintf("the output has %q", text), l.output(err))
+	}
+}
+
+// output says how the program stands, with the end of what it has printed.
+func (l *learner) output(err error) string {
+	var b strings.Builder
+	if errors.Is(err, errEnded) {
+		fmt.Fprintf(&b, "the program has ended with exit code %d", l.ExitCode())
+	} else {
+		b.WriteString("the program still runs")
+	}
+	for _, text := range []string{l.Stdout(), l.Stderr()} {
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		for _, line := range lines[max(0, len(lines)-8):] {
+			b.WriteString("\n  " + line)
+		}
+	}
+	return b.String()
+}
+
+func (l *learner) set(name, v string) { l.T.Helper(); set(l.T, l.Env, name, v) }
+func (l *learner) remove(name string) { l.T.Helper(); remove(l.T, l.Env, name) }
+func (l *learner) struck(i *faultproxy.Injection) error {
+	l.T.Helper()
+	return l.until(patience(), func(context.Context) error {
+		if i.Struck() == 0 {
+			return errors.New("no such request")
+		}
+		return nil
+	})
+}
+
+// truth is what the namespace holds, as a program prints its mirror.
+func (l *learner) truth() map[string]string {
+	l.T.Helper()
+	list, err := l.Client.CoreV1().ConfigMaps(l.Namespace).List(l.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	l.Must(err)
+	m := map[string]string{}
+	for _, cm := range list.Items {
+		m[cm.Name] = cm.Data["v"]
+	}
+	return m
+}
+
+// endedWell waits for the end of a program with -until end, and returns its mirror.
+func (l *learner) endedWell() map[string]string {
+	l.T.Helper()
+	l.set("end", "1")
+	if err := l.until(patience(), func(context.Context) error { return errors.New("it runs") }); !errors.Is(err, errEnded) {
+		l.Fail("the program ends when the ConfigMap end appears", l.output(err))
+	}
+	if l.ExitCode() != 0 {
+		l.Fail("exit code 0", l.output(errEnded))
+	}
+	for line := range strings.Lines(l.Stdout()) {
+		if content, ok := strings.CutPrefix(line, "mirror:"); ok {
+			m := map[string]string{}
+			for _, pair := range strings.Fields(content) {
+				name, v, _ := strings.Cut(pair, "=")
+				m[name] = v
+			}
+			return m
+		}
+	}
+	l.Fail("the program prints its mirror in the end", l.output(errEnded))
+	return nil
+}
+
+func content(m map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, name+"="+m[name])
+	}
+	return strings.Join(all, " ")
+}
+
+// checkRepair cuts the watch five times, lets history be gone once, and deletes
+// something each time before the program can watch again.
+func checkRepair(c *check.C) {
+	l := newLearner(c)
+	for i := range 5 {
+		l.set(fmt.Sprintf("doomed-%d", i), "1")
+	}
+	l.set("doomed-410", "1")
+	lists := faultproxy.Match{Verb: "list", Resource: "configmaps"}
+	l.Process = l.Start(l.command([]string{"-until", "end"}, nil))
+
+	naive := false
+	for i := range 5 {
+		l.set("round", fmt.Sprint(i))
+		l.mustPrint(fmt.Sprintf("round=%d\n", i))
+		last, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), "round", metav1.GetOptions{})
+		l.Must(err)
+		listed := l.proxy.Count(lists)
+		stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Stall, Times: -1})
+		l.proxy.Cut(faultproxy.Watches)
+		if err := l.struck(stall); err != nil {
+			l.Fail("a new watch after the connection was cut", l.output(err))
+		}
+		if l.proxy.Count(lists) > listed {
+			l.Mistake("lists at every reconnect", "one request after a cut: a watch", "a list, and then a watch")
+		}
+		watches := l.proxy.Requests(faultproxy.Watches)
+		query, err := url.ParseQuery(watches[len(watches)-1].Query)
+		l.Must(err)
+		switch version := query.Get("resourceVersion"); version {
+		case "", "0":
+			naive = true // the mirror shows what comes of it
+		case last.ResourceVersion:
+		default:
+			l.Mistake("outdated version", "a watch from resourceVersion "+last.ResourceVersion+", that of the last event", "a watch from resourceVersion "+version)
+		}
+		l.remove(fmt.Sprintf("doomed-%d", i))
+		caughtUp(l.T, l.Env)
+		stall.Remove()
+	}
+
+	l.set("round", "410")
+	l.mustPrint("round=410\n")
+	// A watch without a version never gets a 410.
+	gone := l.proxy.MustInject(faultproxy.Rule{Fault: faultproxy.ErrorEvent, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
+		query, err := url.ParseQuery(r.Query)
+		return err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
+	}}})
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Stall, Times: -1})
+	open := len(l.proxy.Requests(faultproxy.Watches))
+	l.proxy.Cut(faultproxy.Watches)
+	err := l.until(patience(), func(context.Context) error {
+		watches := l.proxy.Requests(faultproxy.Watches)
+		if stall.Struck() == 0 && gone.Struck() < 3 && (len(watches) == open || gone.Struck() > 0) {
+			return errors.New("it has not asked for the state")
+		}
+		return nil
+	})
+	const again = "a list after 410 Gone"
+	switch {
+	case errors.Is(err, errEnded) && gone.Struck() > 0:
+		l.Mistake("ends at 410", again, l.output(err))
+	case err != nil:
+		l.Fail(again, l.output(err))
+	case stall.Struck() == 0 && gone.Struck() >= 3:
+		l.Mistake("ignores the 410", again, "three watches from the same resourceVersion, each answered by 410 Gone")
+	}
+	l.remove("doomed-410")
+	caughtUp(l.T, l.Env)
+	gone.Remove()
+	stall.Remove()
+
+	mirror, truth := l.endedWell(), l.truth()
+	expected, held := "mirror: "+content(truth), "mirror: "+content(mirror)
+	switch ghosts := maps.Clone(mirror); {
+	case maps.Equal(mirror, truth):
+	case naive:
+		l.Mistake("ghost", expected, held)
+	case func() bool { delete(ghosts, "doomed-410"); return maps.Equal(ghosts, truth) }():
+		l.Mistake("list not compared", expected, held)
+	default:
+		l.Fail(expected, held)
+	}
+	if n := l.proxy.Count(lists); n > 2 {
+		l.Failf("two lists, at the start and after the 410", "%d lists", n)
+	}
+}
+
+// checkInformer holds the first answer back, and deletes an object of which the
+// informer learns only by reading the state again.
+func checkInformer(c *check.C) {
+	l := newLearner(c)
+	for _, name := range []string{"a", "b", "doomed"} {
+		l.set(name, "1")
+	}
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "configmaps"}, Fault: faultproxy.Stall, Times: -1})
+	l.Process = l.Start(l.command([]string{"-until", "end"}, nil))
+	began := time.Now()
+	err := l.until(patience(), func(context.Context) error {
+		if stall.Struck() == 0 && time.Since(began) > 6*time.Second {
+			return poll.Stop(errors.New("no request"))
+		}
+		if stall.Struck() == 0 {
+			return errors.New("no request")
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnded):
+		l.Fail("a program that runs until the ConfigMap end appears", l.output(err))
+	case err != nil:
+		l.Mistake("asked for after start", "a request by which the informer reads ConfigMaps", "no request within 6 seconds")
+	}
+	err = l.until(300*time.Millisecond, func(context.Context) error {
+		if !strings.Contains(l.Stdout(), "watching") && !strings.Contains(l.Stdout(), "mirror:") {
+			return errors.New("it waits, as it should")
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		l.Mistake("read before sync", "nothing is printed before the API server has answered", l.output(err))
+	case errors.Is(err, errEnded):
+		l.Fail("the program waits for the API server", l.output(err))
+	}
+	stall.Remove()
+	l.mustPrint("watching")
+	if n := len(reads(l.proxy, "configmaps")); n > 1 {
+		l.Mistake("two informers", "one watch for both handlers", fmt.Sprintf("%d requests for the state", n))
+	}
+	for _, name := range []string{"a", "b", "doomed"} {
+		if want := "LISTED " + name + "=1\n"; !strings.Contains(l.Stdout(), want) {
+			l.Fail("printer prints "+want, l.output(nil))
+		}
+	}
+	l.set("a", "2")
+	l.mustPrint("MODIFIED a=2\n")
+
+	l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	again := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Stall})
+	l.proxy.Cut(faultproxy.Watches)
+	if err := l.struck(again); err != nil {
+		l.Fail("the informer reads the state again after 410 Gone", l.output(err))
+	}
+	l.remove("doomed")
+	again.Remove()
+	l.set("later", "1")
+	const gone = "DELETED doomed"
+	switch err := l.printed("later=1\n"); {
+	case errors.Is(err, errEnded) && strings.Contains(l.Stderr(), "DeletedFinalStateUnknown"):
+		_, crash, _ := strings.Cut(l.Stderr(), "interface conversion:")
+		crash, _, _ = strings.Cut(crash, "\n")
+		l.Mistake("tombstone panics", gone, "panic: interface conversion:"+crash)
+	case err != nil:
+		l.Fail("the output has ADDED later=1", l.output(err))
+	case !strings.Contains(l.Stdout(), gone):
+		l.Mistake("tombstone ignored", gone, l.output(nil))
+	}
+
+	mirror, truth := l.endedWell(), l.truth()
+	if !maps.Equal(mirror, truth) {
+		l.Fail("mirror: "+content(truth), "mirror: "+content(mirror))
+	}
+	changes, stopped := 0, false
+	_, summary, _ := strings.Cut(l.Stdout(), "second handler:")
+	if _, err := fmt.Sscanf(summary, " %d changes, informer stopped: %t", &changes, &stopped); err != nil {
+		l.Fail("report prints its two lines", l.output(errEnded))
+	}
+	if !stopped {
+		l.Mistake("not shut down", "informer stopped: true", "second handler:"+strings.TrimRight(summary, "\n"))
+	}
+	printed := 0
+	for line := range strings.Lines(l.Stdout()) {
+		if kind, _, _ := strings.Cut(line, " "); slices.Contains([]string{"LISTED", "ADDED", "MODIFIED", "DELETED"}, kind) {
+			printed++
+		}
+	}
+	if changes != printed && changes != printed-1 { // the last one may come after found
+		l.Failf(fmt.Sprintf("the second handler gets the %d changes that the first one has printed", printed), "it got %d", changes)
+	}
+}
+
+// otherTypes calls the index functions with an object that is no pod.
+const otherTypes = `package main
+
+import (
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+func init() {
+	if os.Getenv("CHECK_OTHER_TYPES") == "" {
+		return
+	}
+	for _, f := range []cache.IndexFunc{nodeOf, appAndTierOf} {
+		keys, err := f(&corev1.Node{})
+		fmt.Printf("%q %v\n", keys, err)
+	}
+	os.Exit(0)
+}
+`
+
+func checkIndex(c *check.C) {
+	l := newLearner(c, testenv.AddFile("zz_check.go", otherTypes))
+	r := l.Run(l.command(nil, nil))
+	if _, crash, ok := strings.Cut(r.Stderr, "unable to calculate an index entry"); ok {
+		crash, _, _ = strings.Cut(crash, "\n")
+		l.Mistake("error for a pod without a node", "no key and no error", "panic: unable to calculate an index entry"+crash)
+	}
+	if r.ExitCode != 0 {
+		l.Failf("exit code 0", "exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	lines := strings.Split(r.Stdout, "\n")
+	for _, line := range lines {
+		if strings.HasPrefix(line, "keys of node:") && strings.Contains(line, `""`) {
+			l.Mistake("unscheduled pod under an empty key", `keys of node: ["node-a" "node-b"]`, line)
+		}
+		if keys, ok := strings.CutPrefix(line, "keys of app and tier: "); ok && keys != "[]" && !strings.Contains(keys, "/") {
+			l.Mistake("one label", `keys of app and tier: ["blog/db" "blog/web" "shop/db" "shop/web"]`, line)
+		}
+	}
+	for _, lookup := range []struct{ what, fields, labels string }{
+		{"node node-a", "spec.nodeName=node-a", ""}, {"node node-b", "spec.nodeName=node-b", ""},
+		{"app and tier shop/web", "", "app=shop,tier=web"}, {"app and tier shop/db", "", "app=shop,tier=db"}, {"app and tier blog/db", "", "app=blog,tier=db"},
+	} {
+		list, err := l.Client.CoreV1().Pods(l.Namespace).List(l.Context(), metav1.ListOptions{FieldSelector: lookup.fields, LabelSelector: lookup.labels})
+		l.Must(err)
+		want := lookup.what + ":"
+		for _, pod := range list.Items {
+			want += " " + pod.Name
+		}
+		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, lookup.what+":") })
+		if i < 0 || lines[i] != want {
+			l.Fail(want, "the output\n"+r.Stdout)
+		}
+	}
+	if got := reads(l.proxy, "pods"); len(got) != 1 {
+		l.Failf("one request for the state, and none for a look-up", "%v", got)
+	}
+	r = l.Run(l.command(nil, []string{"CHECK_OTHER_TYPES=1"}))
+	if _, crash, ok := strings.Cut(r.Stderr, "interface conversion:"); ok {
+		crash, _, _ = strings.Cut(crash, "\n")
+		l.Mistake("unchecked assertion", "no key for a Node", "panic: interface conversion:"+crash)
+	}
+	if r.ExitCode != 0 || r.Stdout != "[] <nil>\n[] <nil>\n" {
+		l.Failf("no keys and no errors for a Node", "%s%s", r.Stdout, r.Stderr)
+	}
+}
+
+// A loopLearner is a run of first-loop.
+type loopLearner struct{ *learner }
+
+func (l loopLearner) restart() {
+	l.T.Helper()
+	l.Process = l.Start(l.command(nil, []string{"KUBE_CACHE_MUTATION_DETECTOR=true"}))
+}
+
+// label changes the labels of a ConfigMap, and its data if v is not empty.
+func (l loopLearner) label(name, v string, labels map[string]string) {
+	l.T.Helper()
+	apply := applycorev1.ConfigMap(name, l.Namespace).WithLabels(labels)
+	manager := "labels"
+	if v != "" {
+		apply.WithData(map[string]string{"v": v})
+		manager = "test"
+	}
+	_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Apply(l.Context(), apply, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	l.Must(err)
+}
+
+func (l loopLearner) source(name, v string) {
+	l.T.Helper()
+	l.label(name, v, map[string]string{"mirror": "true"})
+}
+
+// is waits until a ConfigMap has v, or is gone if v is empty.
+func (l loopLearner) is(name, v string) error {
+	l.T.Helper()
+	return l.within(patience(), name, v)
+}
+
+func (l loopLearner) within(timeout time.Duration, name, v string) error {
+	l.T.Helper()
+	return l.until(timeout, func(ctx context.Context) error {
+		cm, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) && v == "":
+			return nil
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("there is no %s", name)
+		case err != nil:
+			return err
+		case v == "":
+			return fmt.Errorf("%s is still there", name)
+		case cm.Data["v"] != v:
+			return fmt.Errorf("%s has v=%s", name, cm.Data["v"])
+		}
+		return nil
+	})
+}
+
+// mustBe is is for what only an end of the program prevents.
+func (l loopLearner) mustBe(name, v, when string) {
+	l.T.Helper()
+	err := l.is(name, v)
+	if err == nil {
+		return
+	}
+	expected := fmt.Sprintf("%s, %s has v=%s", when, name, v)
+	if v == "" {
+		expected = when + ", there is no " + name
+	}
+	l.detected(expected, err)
+	if errors.Is(err, errEnded) {
+		l.Fail(expected, l.output(err))
+	}
+	l.Fail(expected, err.Error())
+}
+
+// detected ends the check if the mutation detector has ended the program.
+func (l loopLearner) detected(expected string, err error) {
+	l.T.Helper()
+	if errors.Is(err, errEnded) && strings.Contains(l.Stderr(), "panic: cache *v1.ConfigMap modified") {
+		l.Mistake("cached object changed", expected, "panic: cache *v1.ConfigMap modified")
+	}
+}
+
+func checkFirstLoop(c *check.C) {
+	l := loopLearner{newLearner(c)}
+	l.set("taken-copy", "foreign")
+	l.source("taken", "1")
+	l.source("a", "1")
+	l.restart()
+	l.mustBe("a-copy", "1", "when a has the label mirror=true")
+
+	l.source("a", "2")
+	l.source("b", "1") // when this is done, so is what came before
+	const changed = "after a change of a, a-copy has v=2"
+	l.detected(changed, l.is("b-copy", "1"))
+	if err := l.within(2*time.Second, "a-copy", "2"); err != nil {
+		l.detected(changed, err)
+		if errors.Is(err, errEnded) {
+			l.Fail(changed, l.output(err))
+		}
+		// A new process has a new queue. Does it do what this one did not do?
+		l.Must(l.Signal(os.Kill))
+		<-l.Done()
+		l.restart()
+		if l.is("a-copy", "2") == nil {
+			l.Mistake("done missing", changed, "a-copy has v=1, until the program was restarted")
+		}
+		l.Fail(changed, err.Error())
+	}
+	l.set("a-copy", "forged")
+	l.mustBe("a-copy", "2", "when somebody has changed the copy")
+	l.remove("a-copy")
+	l.mustBe("a-copy", "2", "when somebody has deleted the copy")
+
+	l.label("a-copy", "", map[string]string{"mirror": "true"})
+	l.label("a", "", map[string]string{"color": "blue"})
+	l.source("c", "1")
+	l.mustBe("c-copy", "1", "when c has the label mirror=true")
+	switch truth := l.truth(); {
+	case truth["a-copy-copy"] != "":
+		l.Mistake("copies of copies", "no copy of a-copy, which somebody has labelled mirror=true", content(truth))
+	case truth["taken-copy"] != "foreign":
+		l.Mistake("foreign object overwritten", "taken-copy=foreign, which is no copy of taken", content(truth))
+	}
+	// The copies of a, b and c, that of a once more, and two changes of it.
+	if n := l.proxy.Count(acceptedWrites); n > 6 {
+		l.Mistake("write without a difference", "6 writes: 4 copies created, 2 changed", fmt.Sprintf("%d writes", n))
+	}
+	l.label("b", "", map[string]string{"mirror": "false"})
+	l.mustBe("b-copy", "", "when b has lost its label")
+
+	// The eighth try comes 5+10+...+320 = 635 ms after the first.
+	const tries = 8
+	failing := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create"}, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	l.source("d", "1")
+	if err := l.struck(failing); err != nil {
+		l.Fail("a copy of d", l.output(err))
+	}
+	began := time.Now()
+	lost := false
+	err := l.until(patience(), func(context.Context) error {
+		n := failing.Struck()
+		if lost = n == 1 && time.Since(began) > 3*time.Second; n >= tries || lost {
+			return nil
+		}
+		return fmt.Errorf("%d tries", n)
+	})
+	expected := fmt.Sprintf("%d tries to create d-copy in 0.6 s or more, while the API server answers 500", tries)
+	switch {
+	case errors.Is(err, errEnded):
+		l.Fail(expected, l.output(err))
+	case err != nil:
+		l.Fail(expected, err.Error())
+	case lost:
+		l.Mistake("error not retried", expected, "one try in 3 s")
+	}
+	creates := l.proxy.Requests(faultproxy.Match{Verb: "create", If: func(r faultproxy.Request) bool { return r.Code == 500 }})
+	if took := creates[tries-1].Started.Sub(creates[0].Started); took < 600*time.Millisecond {
+		l.Mistake("hot loop", expected, fmt.Sprintf("%d tries in %s", tries, took.Round(time.Millisecond)))
+	}
+	failing.Remove()
+	l.mustBe("d-copy", "1", "when the API server works again")
+
+	// After eight failures that were not forgotten, the next try comes after 1.28 s.
+	updates := faultproxy.Match{Verb: "update", Name: "d-copy"}
+	once := l.proxy.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: 500})
+	l.source("d", "2")
+	if err := l.struck(once); err != nil {
+		l.Fail("an update of d-copy", l.output(err))
+	}
+	l.mustBe("d-copy", "2", "when the API server works again")
+	tried := l.proxy.Requests(updates)
+	if pause := tried[1].Started.Sub(tried[0].Started); pause > 1100*time.Millisecond {
+		l.Mistake("forget missing", "the second try to update d-copy comes 5 ms after the first", "it comes after "+pause.Round(time.Millisecond).String())
+	}
+	l.Must(l.Signal(os.Interrupt))
+	if err := l.until(patience(), func(context.Context) error { return errors.New("it runs") }); !errors.Is(err, errEnded) || l.ExitCode() != 0 {
+		l.Fail("an interrupt ends the program with exit code 0", l.output(err))
+	}
+}

@@ -1,0 +1,184 @@
+package incluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// A copy of the clone makes a repository, and is moved away. The repository then
+// generates and tests on its own.
+func TestNew(t *testing.T) {
+	e := testenv.New(t)
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone, dir := filepath.Join(temp, "clone"), filepath.Join(temp, "exits")
+	for _, part := range []string{"go.mod", "LICENSE", "internal/newrepo", "internal/image", "06-controller/loop", "07-in-cluster/policy-controller"} {
+		if err := copyPart(filepath.Join(ws.Root, part), filepath.Join(clone, part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := e.Program("./scripts/workshop")
+	run(t, e, clone, workspace.Environ(), program, "new", "doors.example.net", "EmergencyExit", dir, "zoo.example.com/exits")
+	if err := os.Rename(clone, clone+".moved"); err != nil {
+		t.Fatal(err)
+	}
+
+	before := readFiles(t, dir)
+	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, e, dir, environ(ws, filepath.Join(temp, "bin"), "KUBECONFIG="+c.Kubeconfig()), "make", "generate", "test")
+	after := readFiles(t, dir)
+	for name, text := range after {
+		if before[name] != text {
+			t.Errorf("make generate has changed %s:\n%s", name, text)
+		}
+	}
+	for name := range before {
+		if _, ok := after[name]; !ok {
+			t.Errorf("%s is gone", name)
+		}
+	}
+	if unformatted := run(t, e, dir, nil, "gofmt", "-l", "."); unformatted != "" {
+		t.Errorf("gofmt would change %s", unformatted)
+	}
+
+	// It leaves nothing in somebody's cluster.
+	definitions := e.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := definitions.Get(e.Context(), "emergencyexits.doors.example.net", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the definition of the new repository: %v", err)
+	}
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		namespaces, err := e.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, n := range namespaces.Items {
+			if strings.HasPrefix(n.Name, "emergencyexit-") {
+				return fmt.Errorf("namespace %s is still there", n.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// Without KUBECONFIG, it makes a kind cluster, where the controller runs as a pod.
+func TestNewMakesAKindCluster(t *testing.T) {
+	e := testenv.New(t)
+	e.NeedsContainers()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := os.ReadFile(ws.Path("kind", "image"))
+	if err != nil {
+		t.Skipf("needs the node image of a kind cluster; run it with CLUSTER=kind")
+	}
+	temp := t.TempDir()
+	dir := filepath.Join(temp, "widgets")
+	run(t, e, ws.Root, nil, e.Program("./scripts/workshop"), "new", "stable.example.org", "Widget", dir)
+	// The pinned image may not be there, and one that was built here has another network.
+	config := filepath.Join(temp, "kind.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, `kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+networking: {disableDefaultCNI: %v}
+kubeadmConfigPatches:
+- |
+  kind: KubeletConfiguration
+  apiVersion: kubelet.config.k8s.io/v1beta1
+  failCgroupV1: false
+`, !strings.HasPrefix(string(image), "kindest/")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(temp, "bin")
+	if err := errors.Join(os.Mkdir(bin, 0o755), os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl"))); err != nil {
+		t.Fatal(err)
+	}
+	output := run(t, e, dir, environ(ws, bin, "KINDFLAGS=--image "+strings.TrimSpace(string(image))+" --config "+config), "make", "test")
+	for _, want := range []string{`deployment "widget-controller" successfully rolled out`, "ok  \texample.org/widgets/e2e", "Deleting cluster"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("%q is missing in:\n%s", want, output)
+		}
+	}
+}
+
+// environ is that of somebody who has no clone. The folder bin is on their PATH.
+func environ(ws workspace.Workspace, bin string, extra ...string) []string {
+	path := []string{bin}
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		if !strings.HasPrefix(dir, ws.Root) {
+			path = append(path, dir)
+		}
+	}
+	env := workspace.Without(workspace.Environ(), "PATH", "KUBECONFIG", "KUBECACHEDIR", "KUBERC", "CLUSTER")
+	return append(env, append(extra, "PATH="+strings.Join(path, string(filepath.ListSeparator)))...)
+}
+
+// run runs a command to its end, and returns what it has printed.
+func run(t *testing.T, e *testenv.Env, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), 10*time.Minute)
+	defer cancel()
+	var output proc.Buffer
+	if err := proc.Run(ctx, proc.Cmd{Path: name, Args: args, Dir: dir, Env: env, Out: &output, Err: &output, Grace: time.Minute}); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, output.String())
+	}
+	return output.String()
+}
+
+// copyPart copies a file or a folder, with its links as links.
+func copyPart(from, to string) error {
+	if info, err := os.Stat(from); err != nil {
+		return err
+	} else if info.IsDir() {
+		return os.CopyFS(to, os.DirFS(from))
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o644))
+}
+
+// readFiles reads all files of a repository but what make has built.
+func readFiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if err == nil && entry.Name() == "bin" {
+				return fs.SkipDir
+			}
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

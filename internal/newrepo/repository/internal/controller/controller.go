@@ -1,0 +1,220 @@
+// Package controller gives each Widget a ConfigMap of the same name, and reports
+// on it in the status.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+
+	"example.org/widgets/api/v1alpha1"
+	"example.org/widgets/internal/client"
+	"example.org/widgets/internal/loop"
+)
+
+const (
+	// Manager is the field manager of all that this controller writes.
+	Manager = "widget-controller"
+	// Label is on every ConfigMap of this controller: the server sends it no others.
+	Label = "app.kubernetes.io/managed-by"
+	// TextKey is the key of the text in a ConfigMap.
+	TextKey = "text"
+)
+
+// patience is how long to wait before looking again at a ConfigMap of somebody
+// else. Its events do not come here, because it has no Label.
+const patience = time.Minute
+
+// A Controller works on the objects of one namespace, or of all of them.
+type Controller struct {
+	loop     *loop.Loop
+	core     kubernetes.Interface
+	own      *client.Client
+	recorder events.EventRecorder
+	factory  informers.SharedInformerFactory
+
+	// What the informers hold. NEVER change an object from there: others read it, too.
+	owners, configMaps cache.Indexer
+}
+
+// New returns a controller, and a function that ends its Events.
+func New(ctx context.Context, config *rest.Config, namespace string, resync time.Duration, options loop.Options) (*Controller, func(), error) {
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("creating the client: %w", err)
+	}
+	own, err := client.New(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &Controller{core: core, own: own}
+	c.loop = loop.New("widget", c.reconcile, options)
+	c.factory = informers.NewSharedInformerFactoryWithOptions(core, resync, informers.WithNamespace(namespace),
+		informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = Label + "=" + Manager }))
+
+	owners := c.factory.InformerFor(&v1alpha1.Widget{}, own.Informer(namespace))
+	configMaps := c.factory.Core().V1().ConfigMaps().Informer()
+	c.owners, c.configMaps = owners.GetIndexer(), configMaps.GetIndexer()
+	// Both have the same name, so an event of either says which key to look at.
+	for kind, informer := range map[string]cache.SharedIndexInformer{"Widget": owners, "ConfigMap": configMaps} {
+		if err := c.loop.Watch(informer, c.onChange(kind)); err != nil {
+			return nil, nil, err
+		}
+	}
+	recorder, stop, err := loop.Recorder(ctx, core, Manager)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.recorder = recorder
+	return c, stop, nil
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.factory) }
+
+func (c *Controller) onChange(kind string) cache.ResourceEventHandler {
+	add := func(o any, what string) {
+		if key, err := cache.DeletionHandlingObjectToName(o); err == nil { // also of a tombstone
+			c.loop.Event(kind+" "+what, key)
+			c.loop.Add(key, kind+" "+what)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { add(o, "added") },
+		UpdateFunc: func(_, o any) { add(o, "updated") },
+		DeleteFunc: func(o any) { add(o, "deleted") },
+	}
+}
+
+// reconcile brings one ConfigMap to the state that its owner asks for, and the
+// owner's status to what the ConfigMap is like. It does not know which event has
+// brought it here, or whether there was one.
+func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
+	c.loop.Phase(key, "read")
+	o, exists, err := c.owners.GetByKey(key.String())
+	if err != nil {
+		return 0, err
+	}
+	if !exists || o.(*v1alpha1.Widget).DeletionTimestamp != nil {
+		return 0, nil // garbage collection deletes what has an owner reference
+	}
+	owner := o.(*v1alpha1.Widget).DeepCopy()
+
+	c.loop.Phase(key, "write")
+	condition := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: owner.Generation,
+		Reason: v1alpha1.ReasonWritten, Message: "the ConfigMap holds the text"}
+	ours, err := c.write(ctx, key, owner)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return 0, nil // the owner goes with the namespace
+	}
+	if err != nil {
+		return 0, fmt.Errorf("writing the ConfigMap: %w", err)
+	}
+	if !ours {
+		again = patience
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonNotOwned
+		condition.Message = "a ConfigMap of somebody else has this name: rename or delete one of the two"
+	}
+
+	c.loop.Phase(key, "report")
+	if err := c.report(ctx, key, owner, condition); err != nil {
+		return 0, fmt.Errorf("writing the status: %w", err)
+	}
+	return again, nil
+}
+
+// write creates or corrects the ConfigMap. It returns false if the ConfigMap of
+// that name belongs to somebody else.
+func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1alpha1.Widget) (ours bool, err error) {
+	configMaps := c.core.CoreV1().ConfigMaps(key.Namespace)
+	o, exists, err := c.configMaps.GetByKey(key.String())
+	if err != nil {
+		return false, err
+	}
+	var now *corev1.ConfigMap
+	if exists {
+		now = o.(*corev1.ConfigMap)
+	} else {
+		// A POST, not an apply: an apply would take over whatever has that name.
+		_, err := configMaps.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            key.Name,
+				Labels:          map[string]string{Label: Manager},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.GroupVersionKind)},
+			},
+			Data: map[string]string{TextKey: owner.Spec.Text},
+		}, metav1.CreateOptions{FieldManager: Manager})
+		if err == nil {
+			c.wrote(key, owner, "Created", "created the ConfigMap")
+			return true, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return false, err
+		}
+		// Somebody else's, or one that the cache does not show, or shows no longer.
+		if now, err = configMaps.Get(ctx, key.Name, metav1.GetOptions{}); err != nil {
+			return false, err
+		}
+	}
+	if !metav1.IsControlledBy(now, owner) {
+		return false, nil
+	}
+	wanted := now.DeepCopy() // with its resourceVersion: a write of something outdated is a conflict
+	metav1.SetMetaDataLabel(&wanted.ObjectMeta, Label, Manager)
+	wanted.Data = maps.Clone(wanted.Data)
+	if wanted.Data == nil {
+		wanted.Data = map[string]string{}
+	}
+	wanted.Data[TextKey] = owner.Spec.Text
+	if equality.Semantic.DeepEqual(now, wanted) {
+		return true, nil
+	}
+	if _, err := configMaps.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: Manager}); err != nil {
+		return false, err
+	}
+	c.wrote(key, owner, "Corrected", "corrected the ConfigMap")
+	return true, nil
+}
+
+func (c *Controller) wrote(key cache.ObjectName, owner *v1alpha1.Widget, reason, note string) {
+	c.loop.Wrote(key, "ConfigMap", note)
+	// A reference, not the object: its resourceVersion would make every Event a new one.
+	c.recorder.Eventf(&corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.GroupVersionKind.Kind,
+		Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID}, nil, corev1.EventTypeNormal, reason, "Reconcile", "%s", note)
+}
+
+// report writes the status if it says something new.
+func (c *Controller) report(ctx context.Context, key cache.ObjectName, owner *v1alpha1.Widget, condition metav1.Condition) error {
+	before := owner.Status.DeepCopy()
+	owner.Status.ObservedGeneration = owner.Generation
+	meta.SetStatusCondition(&owner.Status.Conditions, condition)
+	if equality.Semantic.DeepEqual(*before, owner.Status) {
+		return nil
+	}
+	if _, err := c.own.Widgets(key.Namespace).UpdateStatus(ctx, owner, metav1.UpdateOptions{FieldManager: Manager}); err != nil {
+		return err
+	}
+	c.loop.Wrote(key, "status", condition.Reason)
+	return nil
+}
+
+// trim drops what this controller never reads, before the cache keeps it.
+func trim(o any) (any, error) {
+	if object, ok := o.(metav1.Object); ok {
+		object.SetManagedFields(nil)
+	}
+	return o, nil
+}
