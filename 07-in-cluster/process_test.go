@@ -40,8 +40,7 @@ import (
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml"),
-		crdtest.Read(t, "../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml"))
+	crdtest.Share(t, e, icecreams, policies)
 	for name, test := range map[string]func(t *testing.T, o *office){
 		"a standby is ready and takes over":              standbyTakesOver,
 		"a leader without its lease ends in time":        leaderEndsInTime,
@@ -103,23 +102,39 @@ const (
 // An office is a namespace in which policy-controllers work.
 type office struct {
 	*testenv.Env
-	t          *testing.T
+	t          testing.TB
 	proxy      *testenv.Proxy
 	kubeconfig string // of the replicas
 	namespace  string
 	client     kubernetes.Interface
 	objects    versioned.Interface
+
+	exercise *candidate // if a learner's files are checked in it
+}
+
+// Eventually polls as Env.Eventually does. A check fails with a verdict.
+func (o *office) Eventually(timeout time.Duration, f func(context.Context) error) {
+	o.t.Helper()
+	if o.exercise != nil {
+		o.exercise.until(timeout, f)
+		return
+	}
+	o.Env.Eventually(timeout, f)
 }
 
 func openOffice(t *testing.T) *office {
 	t.Helper()
-	e := testenv.New(t)
+	return newOffice(t, testenv.New(t))
+}
+
+func newOffice(t testing.TB, e *testenv.Env) *office {
+	t.Helper()
 	objects, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := e.Proxy()
-	o := &office{e, t, proxy, proxy.Kubeconfig, e.Namespace, e.Client, objects}
+	o := &office{Env: e, t: t, proxy: proxy, kubeconfig: proxy.Kubeconfig, namespace: e.Namespace, client: e.Client, objects: objects}
 	t.Cleanup(o.release) // before any replica is started, so after all have ended
 	return o
 }
@@ -140,7 +155,14 @@ func (o *office) startWith(environ []string, args ...string) *replica {
 	o.t.Helper()
 	args = append([]string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace, "-lease-namespace", o.namespace,
 		"-lease-duration", leaseDuration.String(), "-renew-deadline", renewDeadline.String(), "-retry-period", retryPeriod.String()}, args...)
-	r := &replica{Process: o.Start(testenv.Command{Path: o.Program(program), Args: args, Env: environ, Timeout: 3 * time.Minute}), o: o}
+	command := testenv.Command{Args: args, Env: environ, Timeout: 3 * time.Minute}
+	r := &replica{o: o}
+	if o.exercise != nil {
+		r.Process = o.exercise.start(command)
+	} else {
+		command.Path = o.Program(program)
+		r.Process = o.Start(command)
+	}
 	o.Eventually(time.Minute, func(context.Context) error {
 		for _, found := range listening.FindAllStringSubmatch(r.Stderr(), -1) {
 			switch found[1] {

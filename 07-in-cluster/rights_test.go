@@ -186,7 +186,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	return o, further
 }
 
-func kubectl(t *testing.T, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
+func kubectl(t testing.TB, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
 	t.Helper()
 	output, err := runKubectl(t.Context(), ws, c, args...)
 	if err != nil {
