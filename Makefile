@@ -2,7 +2,7 @@
 #
 #   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
 #   K8S_VERSION=1.35             which Kubernetes kind runs
-#   AUDIT_POLICY=file            an audit policy, if the kind cluster is to keep an audit log
+#   AUDIT_POLICY=file            the audit policy of a new kind cluster (unset: internal/cluster/kind-audit.yaml)
 #   N=1                          which step
 #   WORKSHOP_PREFIX=anna         whose namespaces, on a shared cluster
 

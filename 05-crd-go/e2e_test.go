@@ -43,7 +43,7 @@ var policiesResource = schema.GroupVersionResource{Group: "policy.k8s-go.openshi
 func TestPrograms(t *testing.T) {
 	t.Parallel() // with its subtests, and after the tests that are not
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, generatedCRDs[0]), crdtest.Read(t, generatedCRDs[1]))
+	crdtest.Share(t, e, generatedCRDs...)
 	for name, test := range map[string]func(*testing.T, *testenv.Env, dynamic.ResourceInterface){
 		"list":                       list,
 		"crud":                       crud,
@@ -130,7 +130,7 @@ func history(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, n
 }
 
 // now returns the resourceVersion of the collection.
-func now(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) string {
+func now(t testing.TB, e *testenv.Env, policies dynamic.ResourceInterface) string {
 	t.Helper()
 	list, err := policies.List(e.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -183,6 +183,7 @@ func crud(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
 refused: spec.podLabel: Required value: podLabel is needed unless action is kill
 updated: probes [readiness], generation 2, counted false
 status updated: failed 5, action label, generation 2
+status updated: failed 4, action label, generation 2
 with action label: 1
 with action kill: 0
 deleted
@@ -191,7 +192,8 @@ deleted
 		{"ADDED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
 		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), nil},
 		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
-		{"DELETED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
+		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), int64(4)},
+		{"DELETED", 2, spec("label", "health-check-missing", "readiness"), int64(4)},
 	}
 	if diff := cmp.Diff(want, history(t, e, policies, "crud", before)); diff != "" {
 		t.Errorf("what the server has stored (-want +got):\n%s", diff)
