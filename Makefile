@@ -29,7 +29,7 @@ ifneq ($(filter step test-step readme exercise check watch hint solution reset p
 endif
 
 .PHONY: exercise check watch hint solution reset progress prove
-.PHONY: pack unpack go
+.PHONY: pack unpack board go
 .PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
@@ -61,6 +61,7 @@ help:
 ## For trainers
 ##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
 ##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
+##   make board DIR=share  the learners' progress files in a folder as one table, until Ctrl-C
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
@@ -87,6 +88,9 @@ doctor: build
 
 pack: build
 	@exec $(WORKSHOP) $@ '$(PACK)'
+
+board: build
+	@exec $(WORKSHOP) $@ '$(DIR)'
 
 # Before there is any module: its program needs Go's standard library alone.
 unpack: go
