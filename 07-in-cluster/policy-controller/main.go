@@ -103,6 +103,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Connecting", "server", config.Host, "from", source)
+	config.Dial = dial
 	config.QPS = -1 // the queues limit the tries of each key, and the API server limits clients
 	return work(ctx, config, o)
 }

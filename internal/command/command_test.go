@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/board"
+	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -205,5 +209,29 @@ func TestSources(t *testing.T) {
 	}
 	if want := []string{".ci/run", "01-one/a.sh"}; !slices.Equal(scripts, want) {
 		t.Errorf("scripts %v, want %v", scripts, want)
+	}
+}
+
+// What make progress JSON=1 prints is what make board reads.
+func TestBoardReadsProgress(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := exercise.All(ws)
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("no tasks: %v", err)
+	}
+	output := printed(t, func() {
+		if err := Run(t.Context(), []string{"progress", "JSON=1"}); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "anna.json"), output)
+	table := board.Table(dir)
+	line := regexp.MustCompile(fmt.Sprintf(`(?m)^anna +\d+/%d `, len(tasks)))
+	if !line.MatchString(table) {
+		t.Errorf("the board does not show %d tasks:\n%s", len(tasks), table)
 	}
 }

@@ -28,7 +28,7 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 		return nil, err
 	}
 	if state, detail := c.State(ctx); state != cluster.Ready {
-		return nil, fmt.Errorf("the %s cluster is %s (%s): run make up first", c.Name(), state, detail)
+		return nil, fmt.Errorf("no cluster is up, %s is %s (%s): run make up first", c.Name(), state, detail)
 	}
 	if err := exercise.Refresh(ws); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ const (
 	Passed Outcome = "passed"
 	Open   Outcome = "open"   // the program says that it is not done yet
 	Failed Outcome = "failed" // it does something else than it should
-	Broken Outcome = "broken" // it does not compile
+	Broken Outcome = "broken" // it does not compile, or cannot be run at all
 )
 
 // A Verdict is what a check says about the files of a task.

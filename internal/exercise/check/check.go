@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -158,8 +159,28 @@ func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, 
 			panic(r)
 		}
 	}()
+	c.whole()
 	f(c)
 	return exercise.Verdict{Outcome: exercise.Passed}
+}
+
+// whole ends the check unless the files are there that a learner is to write.
+func (c *C) whole() {
+	for _, e := range c.task.Open {
+		problem := ""
+		info, err := os.Stat(c.Path(e.File))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			problem = " is not there; make reset " + c.task.Args() + " begins again"
+		case err != nil:
+			c.T.Fatal(err)
+		case filepath.Ext(e.File) == ".sh" && info.Mode()&0o100 == 0:
+			problem = " cannot be run: chmod +x " + c.task.Shown(e.File)
+		}
+		if problem != "" {
+			panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: c.task.Shown(e.File) + problem}})
+		}
+	}
 }
 
 // Path returns one of the files that are checked.
