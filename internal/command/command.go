@@ -31,6 +31,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"doctor":     examine,
 	"pack":       makePack,
 	"board":      showBoard,
+	"trainers":   trainers,
 	"tour":       tour,
 	"step":       step,
 	"readme":     updateREADME,

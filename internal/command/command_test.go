@@ -30,6 +30,7 @@ func clone(t *testing.T) workspace.Workspace {
 		"go.mod":             "module " + workspace.Module + "\n\ngo 1.26.0\n",
 		"README.md":          "See [one](01-one/README.md).\n",
 		"CONTRIBUTING.md":    "Do.\n",
+		"TRAINERS.md":        "Teach.\n",
 		"01-one/README.md":   "# One\n\n```console\n$ true\n```\n\n`make test-step N=1`\n",
 		"01-one/e2e_test.go": "package e2e\n",
 	} {
