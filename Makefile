@@ -2,8 +2,9 @@
 #
 #   CLUSTER=kind|kwok|existing   where to run (unset: the best this machine can do)
 #   K8S_VERSION=1.35             which Kubernetes kind runs
-#   AUDIT_POLICY=file            an audit policy, if the kind cluster is to keep an audit log
+#   AUDIT_POLICY=file            the audit policy of a new kind cluster (unset: internal/cluster/kind-audit.yaml)
 #   N=1                          which step
+#   WORKSHOP_PREFIX=anna         whose namespaces, on a shared cluster
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -60,6 +61,7 @@ help:
 ## For trainers
 ##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
 ##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
+##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
