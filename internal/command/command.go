@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/board"
 	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
@@ -29,6 +30,8 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"shell":      shell,
 	"doctor":     examine,
 	"pack":       makePack,
+	"board":      showBoard,
+	"trainers":   trainers,
 	"tour":       tour,
 	"step":       step,
 	"readme":     updateREADME,
@@ -245,6 +248,15 @@ func examine(ctx context.Context, ws workspace.Workspace, args []string) error {
 // makePack writes an archive with all that a machine without a network needs.
 func makePack(ctx context.Context, ws workspace.Workspace, args []string) error {
 	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), strings.Join(args, ""), os.Stdout)
+}
+
+// showBoard shows a trainer the learners' progress files in a folder.
+func showBoard(ctx context.Context, _ workspace.Workspace, args []string) error {
+	dir := strings.Join(args, "")
+	if dir == "" {
+		return errors.New("which folder? Give it as DIR=/path/of/a/share, where each learner writes make -s progress JSON=1 >/path/of/a/share/anna.json")
+	}
+	return board.Watch(ctx, dir, os.Stdout)
 }
 
 // execute runs a program to its end and shows its output. An interrupt reaches
