@@ -43,7 +43,7 @@ var policiesResource = schema.GroupVersionResource{Group: "policy.k8s-go.openshi
 func TestPrograms(t *testing.T) {
 	t.Parallel() // with its subtests, and after the tests that are not
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, generatedCRDs[0]), crdtest.Read(t, generatedCRDs[1]))
+	crdtest.Share(t, e, generatedCRDs...)
 	for name, test := range map[string]func(*testing.T, *testenv.Env, dynamic.ResourceInterface){
 		"list":                       list,
 		"crud":                       crud,
@@ -51,6 +51,7 @@ func TestPrograms(t *testing.T) {
 		"informer":                   informer,
 		"informer ends on interrupt": informerEndsOnInterrupt,
 		"dynamic":                    dynamicClient,
+		"review":                     review,
 		"fake":                       fake,
 		"programs run twice":         programsRunTwice,
 	} {
@@ -130,7 +131,7 @@ func history(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, n
 }
 
 // now returns the resourceVersion of the collection.
-func now(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) string {
+func now(t testing.TB, e *testenv.Env, policies dynamic.ResourceInterface) string {
 	t.Helper()
 	list, err := policies.List(e.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -183,6 +184,7 @@ func crud(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
 refused: spec.podLabel: Required value: podLabel is needed unless action is kill
 updated: probes [readiness], generation 2, counted false
 status updated: failed 5, action label, generation 2
+status updated: failed 4, action label, generation 2
 with action label: 1
 with action kill: 0
 deleted
@@ -191,7 +193,8 @@ deleted
 		{"ADDED", 1, spec("label", "health-check-missing", "liveness", "readiness"), nil},
 		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), nil},
 		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
-		{"DELETED", 2, spec("label", "health-check-missing", "readiness"), int64(5)},
+		{"MODIFIED", 2, spec("label", "health-check-missing", "readiness"), int64(4)},
+		{"DELETED", 2, spec("label", "health-check-missing", "readiness"), int64(4)},
 	}
 	if diff := cmp.Diff(want, history(t, e, policies, "crud", before)); diff != "" {
 		t.Errorf("what the server has stored (-want +got):\n%s", diff)
@@ -355,6 +358,29 @@ a newer field, there and back: found false
 	}
 }
 
+func review(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
+	create(t, e, policies, policy("reviewed", map[string]any{"action": "kill"}))
+	for _, step := range []struct{ reviewer, want string }{{"anna", "anna"}, {"bert", "anna,bert"}, {"anna", "anna,bert"}} {
+		r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/review"), Args: []string{"-namespace", e.Namespace, "-reviewer", step.reviewer, "reviewed"}})
+		if want := "reviewed: reviewed by " + step.want + "\n"; r.ExitCode != 0 || r.Stdout != want {
+			t.Errorf("exit code %d, output %q, want %q\n%s", r.ExitCode, r.Stdout, want, r.Stderr)
+		}
+		o, err := policies.Get(e.Context(), "reviewed", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.GetAnnotations()["policy.k8s-go.openshift.org/reviewers"]; got != step.want {
+			t.Errorf("the annotation is %q, want %q", got, step.want)
+		}
+	}
+	for _, args := range [][]string{{"-resource", "policies", "reviewed"}, {}, {"no-such-policy"}} {
+		r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/review"), Args: append([]string{"-namespace", e.Namespace}, args...)})
+		if r.ExitCode != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "review: ") {
+			t.Errorf("review %v: exit code %d\n%s%s", args, r.ExitCode, r.Stdout, r.Stderr)
+		}
+	}
+}
+
 func fake(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
 	before := now(t, e, policies)
 	run(t, e, "fake", `                           FAKE           SERVER
@@ -405,7 +431,7 @@ func programsRunTwice(t *testing.T, e *testenv.Env, policies dynamic.ResourceInt
 func TestProgramsReportErrors(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "fake"} {
+	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "review", "fake"} {
 		t.Run(program, func(t *testing.T) {
 			e := e.For(t)
 			r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-kubeconfig", "/no/such/file"}})

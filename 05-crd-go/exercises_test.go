@@ -1,25 +1,36 @@
 package crdgo
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/04-crd-yaml/exercises"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"types": checkTypes})
+	check.Exercises(t, check.Checks{"types": checkTypes, "status": checkStatus, "co-own": checkCoOwn, "keep-unknown": checkKeepUnknown})
 }
 
 var generator struct {
@@ -101,5 +112,258 @@ func checkTypes(c *check.C) {
 	c.Must(json.Unmarshal([]byte(r.Stdout), &sent))
 	if sent.Spec.Action != nil || sent.Spec.Labels.Pods != nil {
 		c.Mistake("no omitempty", `a ResourcesPolicy in which nothing is set is sent without action and labels.pods`, strings.TrimSpace(r.Stdout))
+	}
+}
+
+// generated returns a client for the policies, with the generated definition or with
+// the one that the learner has installed.
+func generated(c *check.C) dynamic.ResourceInterface {
+	c.T.Helper()
+	want := crdtest.Read(c.T, generatedCRDs[0])
+	crdtest.Share(c.T, c.Env, generatedCRDs[0])
+	have, err := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions().Get(c.Context(), want.Name, metav1.GetOptions{})
+	c.Must(err)
+	if have.Spec.Versions[0].Name != "v1alpha1" || !equality.Semantic.DeepEqual(have.Spec.Versions[0].Schema, want.Spec.Versions[0].Schema) {
+		c.T.Fatalf("the cluster has another definition %s, perhaps that of step 04: delete it with the lesson's Clean up, or install config/crd", want.Name)
+	}
+	return c.Dynamic.Resource(policiesResource).Namespace(c.Namespace)
+}
+
+// states returns the states in which an object of the name has been stored since a
+// resourceVersion. The last one is that of its deletion, if it was deleted.
+func states(c *check.C, policies dynamic.ResourceInterface, name, since string) (found []*unstructured.Unstructured) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), 20*time.Second)
+	defer cancel()
+	// One more object, to know when all that was stored has arrived.
+	w, err := policies.Watch(ctx, metav1.ListOptions{ResourceVersion: since})
+	c.Must(err)
+	defer w.Stop()
+	end, err := policies.Create(ctx, policy("end", map[string]any{"action": "kill"}), metav1.CreateOptions{})
+	c.Must(err)
+	c.Must(policies.Delete(ctx, "end", metav1.DeleteOptions{}))
+	for event := range w.ResultChan() {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		if !ok {
+			c.Must(fmt.Errorf("watching the policies: %v", event.Object))
+		}
+		if o.GetUID() == end.GetUID() {
+			return found
+		}
+		if o.GetName() == name {
+			found = append(found, o)
+		}
+	}
+	c.Must(fmt.Errorf("the watch ended early: %w", ctx.Err()))
+	return nil
+}
+
+// checkStatus lets somebody else write the policy between the program's first
+// reading and writing of the status, and asks how the policy was when it was deleted.
+func checkStatus(c *check.C) {
+	program := c.Program()
+	policies := generated(c)
+	since := now(c.T, c.Env, policies)
+	p := c.Proxy()
+	patch := func(ctx context.Context, body string, subresources ...string) error {
+		_, err := policies.Patch(ctx, "crud", types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		return err
+	}
+	ours := faultproxy.Match{Resource: "healthcheckpolicies/status", Name: "crud", If: faultproxy.Request.Write}
+	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		return errors.Join(patch(ctx, `{"spec": {"requiredProbes": ["startup"]}}`),
+			patch(ctx, `{"status": {"conditions": [{"type": "Audited", "status": "True", "reason": "Shown", "message": "by somebody else", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}}`, "status"))
+	}})
+	// Compliant has been False for long when the second report begins.
+	old := false
+	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.CallAnswered, Times: -1, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		o, err := policies.Get(ctx, "crud", metav1.GetOptions{})
+		if err != nil || old {
+			return err
+		}
+		conditions, _ := field(o, "status", "conditions").([]any)
+		for _, item := range conditions {
+			if condition, ok := item.(map[string]any); ok && condition["type"] == "Compliant" {
+				condition["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+				old = true
+			}
+		}
+		if !old {
+			return nil
+		}
+		_, err = policies.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+		return err
+	}})
+
+	r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}})
+	written := states(c, policies, "crud", since)
+	conflict := strings.Contains(r.Stderr, "the object has been modified")
+	updates := p.Count(faultproxy.Match{Verb: "update", Resource: "healthcheckpolicies", Name: "crud"})
+	if len(written) == 0 {
+		c.Fail("a policy called crud", "none was created\n"+r.Stderr)
+	}
+	last := written[len(written)-1]
+	status, _ := last.Object["status"].(map[string]any)
+	held := fmt.Sprintf("generation %d, status %s", last.GetGeneration(), text(status))
+	const failed = "statistics.pods.failed 4 after two reports"
+	switch {
+	case p.Count(ours) == 0 && updates > 1:
+		c.Mistake("update used", failed, held)
+	case r.ExitCode != 0 && conflict:
+		c.Mistake("gave up at a conflict", "another try after the 409", "exit code 1: "+r.Stderr)
+	case r.ExitCode != 0:
+		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
+	case field(last, "status", "statistics", "pods", "failed") != int64(4):
+		c.Fail(failed, held)
+	}
+	conditions := map[string]map[string]any{}
+	list, _ := status["conditions"].([]any)
+	for _, item := range list {
+		if condition, ok := item.(map[string]any); ok {
+			conditions[fmt.Sprint(condition["type"])] = condition
+		}
+	}
+	switch compliant := conditions["Compliant"]; {
+	case conditions["Audited"] == nil:
+		c.Mistake("conditions overwritten", "the condition Audited, which somebody else has written", held)
+	case compliant["status"] != "False" || compliant["reason"] != "ProbesMissing":
+		c.Fail("the condition Compliant is False, because of ProbesMissing", held)
+	case old && compliant["lastTransitionTime"] != "2020-01-01T00:00:00Z":
+		c.Mistake("transition time moves", "the condition Compliant, which has been False since 2020-01-01", held)
+	case status["observedGeneration"] != last.GetGeneration():
+		c.Mistake("observed generation missing", fmt.Sprintf("observedGeneration %d", last.GetGeneration()), held)
+	case status["lastChecked"] == nil:
+		c.Fail("lastChecked is set", held)
+	case text(field(last, "spec", "requiredProbes")) != `["startup"]`:
+		c.Fail("requiredProbes [startup], which somebody else has written", fmt.Sprintf("spec %s", text(last.Object["spec"])))
+	}
+}
+
+func text(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(data)
+}
+
+// checkCoOwn asks who owns what after anna's and after bert's apply, and then lets
+// somebody else own the action.
+func checkCoOwn(c *check.C) {
+	program := c.Program()
+	policies := generated(c)
+	since := now(c.T, c.Env, policies)
+	p := c.Proxy()
+	command := testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}}
+	r := c.Run(command)
+	written := states(c, policies, "apply", since)
+	if p.Count(faultproxy.Match{Verb: "update", Resource: "healthcheckpolicies"})+p.Count(faultproxy.Match{Verb: "create", Resource: "healthcheckpolicies"}) > 0 {
+		c.Mistake("get and update", "requests of the verb patch only", "an object was created or updated as a whole")
+	}
+	if len(written) == 1 && strings.Contains(r.Stderr, "podLabel cannot change") {
+		c.Mistake("one manager for both", "podLabel and requiredProbes stay when bert applies the action", "the server has refused to remove them: "+r.Stderr)
+	}
+	if len(written) < 2 {
+		c.Failf("two writes, by anna and by bert", "%d\n%s", len(written), r.Stderr)
+	}
+	const annas, berts = `{"f:spec":{"f:podLabel":{},"f:requiredProbes":{}}}`, `{"f:spec":{"f:action":{}}}`
+	if got := owners(written[0]); got != "anna: "+annas {
+		c.Fail("after anna's apply, anna: "+annas, got)
+	}
+	want, got := "anna: "+annas+"\nbert: "+berts, owners(written[1])
+	if _, bert, ok := strings.Cut(got, "bert: "); ok && (strings.Contains(bert, "f:podLabel") || strings.Contains(bert, "f:requiredProbes")) {
+		c.Mistake("whole object applied", want, got)
+	}
+	if got != want {
+		c.Fail(want, got)
+	}
+	if r.ExitCode != 0 {
+		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
+	}
+
+	c.Must(policies.Delete(c.Context(), "apply", metav1.DeleteOptions{}))
+	_, err := policies.Apply(c.Context(), "apply", policy("apply", map[string]any{"action": "kill"}), metav1.ApplyOptions{FieldManager: "carol"})
+	c.Must(err)
+	r = c.Run(command)
+	o, err := policies.Get(c.Context(), "apply", metav1.GetOptions{})
+	c.Must(err)
+	if action := field(o, "spec", "action"); action != "kill" {
+		c.Mistake("forced", "the action kill, which carol has applied", fmt.Sprintf("the action %v", action))
+	}
+	if r.ExitCode == 0 || !strings.Contains(r.Stderr, "carol") {
+		c.Failf(`bert returns the conflict with carol`, "exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+}
+
+// owners says which fields belong to whom, in the order of the names.
+func owners(o *unstructured.Unstructured) string {
+	var list []string
+	for _, m := range o.GetManagedFields() {
+		operation := ""
+		if m.Operation != metav1.ManagedFieldsOperationApply {
+			operation = " (" + string(m.Operation) + ")"
+		}
+		list = append(list, m.Manager+operation+": "+m.FieldsV1.GetRawString())
+	}
+	slices.Sort(list)
+	return strings.Join(list, "\n")
+}
+
+// checkKeepUnknown lets the program change an object that has a field which only a
+// newer definition knows, while somebody else changes it.
+func checkKeepUnknown(c *check.C) {
+	program := c.Program()
+	crd := crdtest.Read(c.T, generatedCRDs[0])
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["gracePeriod"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	crdtest.Install(c.T, c.Env, crd)
+	gvr := policiesResource
+	gvr.Group = crd.Spec.Group
+	policies := c.Dynamic.Resource(gvr).Namespace(c.Namespace)
+	o := policy("x", map[string]any{"action": "kill", "gracePeriod": "5m"})
+	o.SetAPIVersion(gvr.GroupVersion().String())
+	o.SetAnnotations(map[string]string{"note": "keep me"})
+	_, err := policies.Create(c.Context(), o, metav1.CreateOptions{})
+	c.Must(err)
+
+	const reviewers = "policy.k8s-go.openshift.org/reviewers"
+	p := c.Proxy()
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "healthcheckpolicies", Name: "x", If: faultproxy.Request.Write}, Fault: faultproxy.Call,
+		Call: func(ctx context.Context, _ faultproxy.Request) error {
+			_, err := policies.Patch(ctx, "x", types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+reviewers+`": "bert"}}}`), metav1.PatchOptions{})
+			return err
+		}})
+	review := func() (testenv.Result, *unstructured.Unstructured) {
+		r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace,
+			"-resource", gvr.Resource + "." + gvr.Version + "." + gvr.Group, "-reviewer", "anna", "x"}})
+		o, err := policies.Get(c.Context(), "x", metav1.GetOptions{})
+		c.Must(err)
+		return r, o
+	}
+	r, o := review()
+	held := fmt.Sprintf("annotations %s, spec %s", text(o.GetAnnotations()), text(o.Object["spec"]))
+	const want = "reviewers bert,anna"
+	switch got := o.GetAnnotations()[reviewers]; {
+	case r.ExitCode != 0 && strings.Contains(r.Stderr, "the object has been modified"):
+		c.Mistake("gave up at a conflict", want+", after bert was faster", held+"\n"+r.Stderr)
+	case r.ExitCode != 0:
+		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
+	case field(o, "spec", "gracePeriod") != "5m":
+		c.Mistake("typed round trip", "spec.gracePeriod 5m, as before", held)
+	case o.GetAnnotations()["note"] != "keep me":
+		c.Mistake("other annotations dropped", "the annotation note, as before", held)
+	case got == "anna":
+		c.Mistake("lost update", want+", because bert was faster", held)
+	case got != "bert,anna":
+		c.Fail(want, held)
+	}
+	r, again := review()
+	switch got := again.GetAnnotations()[reviewers]; {
+	case got == "bert,anna,anna":
+		c.Mistake("named twice", want+" after a second run", "reviewers "+got)
+	case r.ExitCode != 0 || got != "bert,anna":
+		c.Failf(want+" after a second run", "reviewers %s, exit code %d\n%s", got, r.ExitCode, r.Stderr)
+	case again.GetResourceVersion() != o.GetResourceVersion():
+		c.Fail("nothing is written when the name is there", "the resourceVersion has changed")
 	}
 }

@@ -6,36 +6,35 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
-	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/image"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// The lease of the manifests, which have no flags for it.
-const (
-	podsLease   = 15 * time.Second
-	podsNextTry = 2 * time.Second * 22 / 10
-)
-
 const largest = 60 << 20
 
-// From an empty cluster to pods that enforce policies, through two deaths of the
-// leader, to an empty cluster. The parts follow one another, so they are one test.
+// From an empty cluster to pods that enforce policies, through deaths of the leader,
+// an upgrade and a restart of the API server, to an empty cluster. The parts follow one
+// another, so they are one test.
 func TestInCluster(t *testing.T) {
 	e := testenv.New(t)
 	e.NeedsContainers()
@@ -51,30 +50,38 @@ func TestInCluster(t *testing.T) {
 	if c.Name() != "kind" {
 		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
 	}
+	log, err := openAuditLog(c)
+	if err != nil {
+		t.Fatal(err)
+	}
 	e.OwnDefinitions()
 	o := &office{Env: e, t: t, namespace: e.Namespace, client: e.Client}
 	if o.objects, err = versioned.NewForConfig(e.Config); err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{o, ws, c}
+	d := &deployment{office: o, ws: ws, c: c}
 	t.Cleanup(d.remove)
 
 	d.loadImage()
 	d.deploy()
 	leader := d.leader("")
-	if log := kubectl(t, ws, c, "logs", "-n", name, podOf(leader)); !strings.Contains(log, `"from":"the service account of the pod"`) || !strings.Contains(log, `"Successfully acquired lease"`) {
+	if log := d.kubectl("logs", "-n", name, podOf(leader)); !strings.Contains(log, `"from":"the service account of the pod"`) || !strings.Contains(log, `"Successfully acquired lease"`) {
 		t.Errorf("the leader's log:\n%s", log)
 	}
 	o.policy()
 	o.pod("a")
 	o.marked("a")
+	d.metrics()
 
-	leader = d.leaderDeleted(leader)
-	o.pod("b")
-	o.marked("b")
-	d.leaderKilled(leader)
-	o.pod("c")
-	o.marked("c")
+	load := o.startLoad()
+	d.shorten()
+	for i := range failovers(t) {
+		d.failover(log, i)
+	}
+	d.upgrade()
+	d.moveStorage()
+	load.end()
+	d.leadsAlone(log)
 
 	d.podSecurity()
 	d.wrongOrder()
@@ -84,8 +91,9 @@ func TestInCluster(t *testing.T) {
 // A deployment is what the manifests make in a kind cluster.
 type deployment struct {
 	*office
-	ws workspace.Workspace
-	c  *cluster.Cluster
+	ws    workspace.Workspace
+	c     *cluster.Cluster
+	image v1.Image
 }
 
 func (d *deployment) kubectl(args ...string) string {
@@ -115,10 +123,6 @@ func (d *deployment) loadImage() {
 	if first != second {
 		d.t.Errorf("%s at one path, %s at another", first, second)
 	}
-	file := filepath.Join(d.t.TempDir(), "image.tar")
-	if err := image.Write(file, image.Controller, here); err != nil {
-		d.t.Fatal(err)
-	}
 	layers, err := here.Layers()
 	if err != nil {
 		d.t.Fatal(err)
@@ -139,7 +143,8 @@ func (d *deployment) loadImage() {
 		d.t.Errorf("the image has %d bytes, more than %d", size, largest)
 	}
 	d.t.Logf("the image has %.1f MB", float64(size)/1e6)
-	d.LoadImages(file)
+	d.image = here
+	d.loadAs(image.Controller, here)
 }
 
 // sources copies what the image is built from to another path.
@@ -178,7 +183,7 @@ var definitions = []string{"healthcheckpolicies.policy.k8s-go.openshift.org", "i
 func (d *deployment) apply() {
 	d.t.Helper()
 	d.kubectl("apply", "-k", "07-in-cluster/config/overlays/ha")
-	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=2m")
+	d.rolledOut()
 }
 
 // leader waits until somebody else than before leads, and returns its identity.
@@ -203,60 +208,66 @@ func podOf(identity string) string {
 	return pod
 }
 
-func (d *deployment) gap(leader, what string, since time.Time, limit time.Duration) string {
+// metrics asks both pods, with the role of the manifests for those who may read them.
+func (d *deployment) metrics() {
 	d.t.Helper()
-	next := d.leader(leader)
-	lease, err := d.client.CoordinationV1().Leases(name).Get(d.Context(), name, metav1.GetOptions{})
-	if err != nil {
+	stranger, scraper := d.token("stranger"), d.token("scraper")
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: d.namespace + "-metrics"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name + "-metrics"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "scraper", Namespace: d.namespace}}}
+	if _, err := d.client.RbacV1().ClusterRoleBindings().Create(d.Context(), binding, metav1.CreateOptions{}); err != nil {
 		d.t.Fatal(err)
 	}
-	gap := lease.Spec.AcquireTime.Sub(since)
-	if gap > limit+slack {
-		d.t.Errorf("%s: %s without a leader; want at most %s", what, gap, limit)
-	}
-	d.t.Logf("%s: %s without a leader, at most %s", what, gap.Round(time.Millisecond), limit)
-	return next
-}
-
-func (d *deployment) leaderDeleted(leader string) string {
-	d.t.Helper()
-	deleted := time.Now()
-	if err := d.client.CoreV1().Pods(name).Delete(d.Context(), podOf(leader), metav1.DeleteOptions{}); err != nil {
-		d.t.Fatal(err)
-	}
-	next := d.gap(leader, "pod deleted", deleted, podsNextTry)
-	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=2m")
-	return next
-}
-
-// leaderKilled kills the leader's process on its node, as the kernel does when
-// memory runs out. The kubelet starts it again in the same pod, but that is another
-// process, and so another identity.
-func (d *deployment) leaderKilled(leader string) {
-	d.t.Helper()
-	ctx := d.Context()
-	pod, err := d.client.CoreV1().Pods(name).Get(ctx, podOf(leader), metav1.GetOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	runtime, err := engine.Find(ctx)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	killed := time.Now()
-	// The node's name is that of its container.
-	if _, err := runtime.Run(ctx, "exec", pod.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id); err != nil {
-		d.t.Fatal(err)
-	}
-	d.gap(leader, "process killed", killed, podsLease+2*podsNextTry)
-	d.Eventually(time.Minute, func(ctx context.Context) error {
-		pod, err := d.client.CoreV1().Pods(name).Get(ctx, podOf(leader), metav1.GetOptions{})
-		if err == nil && (pod.Status.ContainerStatuses[0].RestartCount != 1 || !pod.Status.ContainerStatuses[0].Ready) {
-			err = fmt.Errorf("the killed container: %+v", pod.Status.ContainerStatuses[0])
+	d.t.Cleanup(func() {
+		if err := d.client.RbacV1().ClusterRoleBindings().Delete(context.WithoutCancel(d.Context()), binding.Name, metav1.DeleteOptions{}); err != nil {
+			d.t.Error(err)
 		}
-		return err
 	})
+	pods, err := d.client.CoreV1().Pods(name).List(d.Context(), metav1.ListOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	leader := podOf(d.leader(""))
+	for _, pod := range pods.Items {
+		var body string
+		d.Eventually(time.Minute, func(context.Context) (err error) { // the API server learns of the role a moment later
+			var code int
+			if code, body, err = d.scrape(&pod, scraper); err == nil && code != http.StatusOK {
+				err = fmt.Errorf("with the right: %d %s", code, body)
+			}
+			return err
+		})
+		leads := 0
+		if pod.Name == leader {
+			leads = 1
+		}
+		if series := fmt.Sprintf("\nleader_election_master_status{name=%q} %d\n", name, leads); !strings.Contains(body, series) {
+			d.t.Errorf("pod %s: no %s in\n%s", pod.Name, series, body)
+		}
+		for who, tc := range map[string]struct {
+			token string
+			code  int
+		}{"no token": {"", 401}, "a wrong token": {"wrong", 401}, "no right": {stranger, 403}} {
+			if code, body, err := d.scrape(&pod, tc.token); err != nil || code != tc.code || strings.Contains(body, "workqueue") {
+				d.t.Errorf("pod %s, %s: %d %v, want %d\n%s", pod.Name, who, code, err, tc.code, body)
+			}
+		}
+	}
+}
+
+// scrape asks a pod for its metrics, from its node.
+func (d *deployment) scrape(pod *corev1.Pod, token string) (code int, body string, err error) {
+	command := []string{"curl", "--silent", "--show-error", "--insecure", "--max-time", "10", "--write-out", "\n%{http_code}"}
+	if token != "" {
+		command = append(command, "--header", "Authorization: Bearer "+token)
+	}
+	output, err := runOnNode(d.Context(), pod, append(command, "https://"+net.JoinHostPort(pod.Status.PodIP, "8443")+"/metrics")...)
+	if err != nil {
+		return 0, "", err
+	}
+	end := strings.LastIndex(output, "\n")
+	code, err = strconv.Atoi(output[end+1:])
+	return code, output[:end+1], err
 }
 
 func (d *deployment) podSecurity() {

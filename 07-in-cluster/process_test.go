@@ -23,11 +23,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -38,12 +40,12 @@ import (
 func TestProcess(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	crdtest.Install(t, e, crdtest.Read(t, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml"),
-		crdtest.Read(t, "../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml"))
+	crdtest.Share(t, e, icecreams, policies)
 	for name, test := range map[string]func(t *testing.T, o *office){
 		"a standby is ready and takes over":              standbyTakesOver,
 		"a leader without its lease ends in time":        leaderEndsInTime,
 		"a paused leader takes nothing from the next":    pausedLeaderEnds,
+		"the late writes of a paused leader do no harm":  lateWrites,
 		"SIGTERM finishes the work, releases, and exits": drains,
 		"not ready before the caches are filled":         readyWhenSynced,
 		"metrics are for those who may get them":         metricsAreGuarded,
@@ -100,23 +102,39 @@ const (
 // An office is a namespace in which policy-controllers work.
 type office struct {
 	*testenv.Env
-	t          *testing.T
+	t          testing.TB
 	proxy      *testenv.Proxy
 	kubeconfig string // of the replicas
 	namespace  string
 	client     kubernetes.Interface
 	objects    versioned.Interface
+
+	exercise *candidate // if a learner's files are checked in it
+}
+
+// Eventually polls as Env.Eventually does. A check fails with a verdict.
+func (o *office) Eventually(timeout time.Duration, f func(context.Context) error) {
+	o.t.Helper()
+	if o.exercise != nil {
+		o.exercise.until(timeout, f)
+		return
+	}
+	o.Env.Eventually(timeout, f)
 }
 
 func openOffice(t *testing.T) *office {
 	t.Helper()
-	e := testenv.New(t)
+	return newOffice(t, testenv.New(t))
+}
+
+func newOffice(t testing.TB, e *testenv.Env) *office {
+	t.Helper()
 	objects, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := e.Proxy()
-	o := &office{e, t, proxy, proxy.Kubeconfig, e.Namespace, e.Client, objects}
+	o := &office{Env: e, t: t, proxy: proxy, kubeconfig: proxy.Kubeconfig, namespace: e.Namespace, client: e.Client, objects: objects}
 	t.Cleanup(o.release) // before any replica is started, so after all have ended
 	return o
 }
@@ -137,7 +155,14 @@ func (o *office) startWith(environ []string, args ...string) *replica {
 	o.t.Helper()
 	args = append([]string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace, "-lease-namespace", o.namespace,
 		"-lease-duration", leaseDuration.String(), "-renew-deadline", renewDeadline.String(), "-retry-period", retryPeriod.String()}, args...)
-	r := &replica{Process: o.Start(testenv.Command{Path: o.Program(program), Args: args, Env: environ, Timeout: 3 * time.Minute}), o: o}
+	command := testenv.Command{Args: args, Env: environ, Timeout: 3 * time.Minute}
+	r := &replica{o: o}
+	if o.exercise != nil {
+		r.Process = o.exercise.start(command)
+	} else {
+		command.Path = o.Program(program)
+		r.Process = o.Start(command)
+	}
 	o.Eventually(time.Minute, func(context.Context) error {
 		for _, found := range listening.FindAllStringSubmatch(r.Stderr(), -1) {
 			switch found[1] {
@@ -376,6 +401,151 @@ func pausedLeaderEnds(t *testing.T, o *office) {
 		}
 		return nil
 	})
+}
+
+// The writes of a leader are on their way when it is paused, and arrive in the time of
+// the next one. So two leaders write, which no election can prevent. The API server
+// refuses what would do harm, and the next leader corrects the rest.
+func lateWrites(t *testing.T, o *office) {
+	ctx := o.Context()
+	policies, pods := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace), o.client.CoreV1().Pods(o.namespace)
+	paused := o.start()
+	paused.waitLeads()
+	following := o.Proxy()
+	next := o.start("-kubeconfig", following.Kubeconfig)
+	next.waitReady()
+
+	onWay := map[string]*faultproxy.Injection{}
+	for what, match := range map[string]faultproxy.Match{
+		"the mark of a pod that leaves":        {Verb: "patch", Resource: "pods", Name: "leaves"},
+		"the mark of a pod that a user writes": {Verb: "patch", Resource: "pods", Name: "users"},
+		"the eviction":                         {Resource: "pods/eviction", Name: "victim", If: faultproxy.Request.Write},
+		"the status":                           {Resource: "healthcheckpolicies/status", Name: "status", If: faultproxy.Request.Write},
+	} {
+		onWay[what] = o.proxy.MustInject(faultproxy.Rule{Match: match, Fault: faultproxy.Stall})
+	}
+	selects := func(app string) metav1.LabelSelector {
+		return metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+	}
+	o.policyWith("mark", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks", Selector: selects("mark")})
+	o.policyWith("users", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks", Selector: selects("users")}) // a policy sends one mark after the other
+	o.policyWith("status", v1alpha1.HealthCheckPolicySpec{PodLabel: "status", Selector: selects("status")})
+	o.policyWith("kill", v1alpha1.HealthCheckPolicySpec{Action: v1alpha1.ActionKill, Selector: selects("kill"), Eviction: v1alpha1.EvictionSpec{MinIntervalSeconds: 1}})
+	owner, err := o.client.CoreV1().ConfigMaps(o.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(name, app string, probe *corev1.Probe) {
+		t.Helper()
+		if _, err := pods.Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}},
+			Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "web", Image: cluster.PauseImage, LivenessProbe: probe, ReadinessProbe: probe}}},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("leaves", "mark", nil)
+	create("users", "users", nil)
+	create("victim", "kill", nil)
+	o.Eventually(time.Minute, func(context.Context) error {
+		for what, i := range onWay {
+			if i.Struck() == 0 {
+				return fmt.Errorf("%s is not on its way", what)
+			}
+		}
+		return nil
+	})
+	if err := paused.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	next.waitLeads()
+
+	// The next leader does the same work, and then the world changes.
+	is := func(name string, check func(*corev1.Pod) bool) func(context.Context) error {
+		return func(ctx context.Context) error {
+			pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+			if err == nil && !check(pod) {
+				err = fmt.Errorf("pod %s has the labels %v", name, pod.Labels)
+			}
+			return err
+		}
+	}
+	o.Eventually(time.Minute, is("leaves", func(p *corev1.Pod) bool { return p.Labels["lacks"] == "true" }))
+	o.label("leaves", "other")
+	unmarked := is("leaves", func(p *corev1.Pod) bool { return p.Labels["lacks"] == "" })
+	o.Eventually(time.Minute, unmarked)
+	o.Eventually(time.Minute, is("users", func(p *corev1.Pod) bool { return p.Labels["lacks"] == "true" }))
+	if _, err := pods.Patch(ctx, "users", types.MergePatchType, []byte(`{"metadata":{"labels":{"lacks":"mine"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		_, err := pods.Get(ctx, "victim", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the victim has not been evicted"))
+	})
+	create("victim", "kill", &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(80)}}}) // with its probes it passes
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		policy, err := policies.Get(ctx, "status", metav1.GetOptions{})
+		if err == nil && policy.Status.Statistics == nil {
+			err = errors.New("no status has been written")
+		}
+		return err
+	})
+
+	// Now the late writes arrive, and each meets what it does not expect.
+	wrote := following.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
+		return r.Write() && r.Resource != "leases" && r.Resource != "events" && r.Code < 300 && r.Took > 0
+	}})
+	if len(wrote) == 0 {
+		t.Fatal("the next leader has written nothing")
+	}
+	for _, i := range onWay {
+		i.Remove()
+	}
+	for _, tc := range []struct {
+		resource, name string
+		code           int
+	}{
+		{"pods", "leaves", http.StatusOK}, // it has the pod's UID, and that is right
+		{"pods", "users", http.StatusConflict},
+		{"pods/eviction", "victim", http.StatusConflict},
+		{"healthcheckpolicies/status", "status", http.StatusConflict},
+	} {
+		o.Eventually(time.Minute, func(context.Context) error {
+			late := o.proxy.Requests(faultproxy.Match{Resource: tc.resource, Name: tc.name, If: func(r faultproxy.Request) bool { return slices.Contains(r.Faults, faultproxy.Stall) }})
+			if len(late) != 1 || late[0].Took == 0 {
+				return fmt.Errorf("not one answered: %v", late)
+			}
+			if late[0].Code != tc.code {
+				t.Errorf("late, %s: want %d", late[0], tc.code)
+			}
+			if end := late[0].Started.Add(late[0].Took); !end.After(wrote[0].Started.Add(wrote[0].Took)) {
+				t.Errorf("%s was answered before the next leader wrote", late[0])
+			}
+			return nil
+		})
+	}
+	o.Eventually(time.Minute, unmarked)
+	for name, check := range map[string]func(*corev1.Pod) bool{
+		"users":  func(p *corev1.Pod) bool { return p.Labels["lacks"] == "mine" },
+		"victim": func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil },
+	} {
+		if err := is(name, check)(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if evicted := following.Count(faultproxy.Match{Resource: "pods/eviction", If: func(r faultproxy.Request) bool { return r.Write() && r.Code < 300 }}); evicted != 1 {
+		t.Errorf("%d evictions by the next leader, want 1", evicted)
+	}
+	if err := paused.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if result := paused.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
 }
 
 func drains(t *testing.T, o *office) {

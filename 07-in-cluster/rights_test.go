@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -67,10 +68,8 @@ func TestRightsGrantedAreRightsUsed(t *testing.T) {
 	o.viewersViewAndEditorsEditOnPurpose()
 	// client-go streams its first list unless it is told not to; older API servers
 	// cannot stream. So the right to list is needed as well.
-	for _, streams := range []string{"true", "false"} {
-		o.namespace = "streams-" + streams
-		o.doEverything("KUBE_FEATURE_WatchListClient=" + streams)
-	}
+	o.losesLease(o.doEverything("true"))
+	o.stops(o.doEverything("false"))
 	used := o.usedRights(further.AuditLog())
 	granted := o.grantedRights()
 	if err := compare(used, granted); err != nil {
@@ -187,7 +186,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	return o, further
 }
 
-func kubectl(t *testing.T, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
+func kubectl(t testing.TB, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
 	t.Helper()
 	output, err := runKubectl(t.Context(), ws, c, args...)
 	if err != nil {
@@ -225,14 +224,15 @@ func (o *office) podToken() string {
 }
 
 // doEverything runs a replica through all that makes it ask the API server for
-// something, and ends it.
-func (o *office) doEverything(environ ...string) {
+// something, except for its end, in a namespace of its own.
+func (o *office) doEverything(streams string) *replica {
 	o.t.Helper()
 	ctx := o.Context()
+	o.namespace = "streams-" + streams
 	if _, err := o.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.namespace}}, metav1.CreateOptions{}); err != nil {
 		o.t.Fatal(err)
 	}
-	r := o.startWith(environ, "-lease-namespace", name, "-namespace", "")
+	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=" + streams}, "-lease-namespace", name, "-namespace", "")
 	r.waitLeads()
 	r.waitReady()
 
@@ -244,11 +244,37 @@ func (o *office) doEverything(environ ...string) {
 	if code, body := get("https://"+r.metrics+"/metrics", o.token("stranger")); code != http.StatusForbidden {
 		o.t.Errorf("metrics for a stranger: %d %s", code, body)
 	}
+	return r
+}
+
+func (o *office) stops(r *replica) {
+	o.t.Helper()
 	if err := r.Signal(syscall.SIGTERM); err != nil {
 		o.t.Fatal(err)
 	}
 	if result := r.Wait(); result.ExitCode != 0 {
 		o.t.Errorf("exit code %d", result.ExitCode)
+	}
+}
+
+// losesLease gives the lease of a leader to somebody else, who never renews it. The
+// leader tries to renew, sees who holds it, gives up, and tries to release.
+func (o *office) losesLease(r *replica) {
+	o.t.Helper()
+	leases := o.client.CoordinationV1().Leases(name)
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := leases.Get(o.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		lease.Spec.HolderIdentity = ptr.To("somebody else")
+		_, err = leases.Update(o.Context(), lease, metav1.UpdateOptions{})
+		return err
+	}); err != nil {
+		o.t.Fatal(err)
+	}
+	if result := r.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		o.t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
 }
 
@@ -461,8 +487,8 @@ func (o *office) usedRights(path string) map[right]bool {
 		Annotations      map[string]string
 	}
 	var records []record
-	// The API server writes its log in the background. Both replicas have ended, so the
-	// second lease that was given back is the last record.
+	// The API server writes its log in the background. The second replica has
+	// released its lease at the end, so that is the last record.
 	if err := poll.Until(o.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
 		file, err := os.Open(path)
 		if err != nil {

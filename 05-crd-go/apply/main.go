@@ -20,6 +20,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	policyac "github.com/k8s-go/workshop/05-crd-go/pkg/generated/applyconfiguration/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	policyclient "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 )
 
 func main() {
@@ -49,26 +50,20 @@ func run(ctx context.Context) error {
 	}
 	policies := client.PolicyV1alpha1().HealthCheckPolicies(*namespace)
 	as := func(manager string) metav1.ApplyOptions { return metav1.ApplyOptions{FieldManager: manager} }
-	ours := func(spec *policyac.HealthCheckPolicySpecApplyConfiguration) *policyac.HealthCheckPolicyApplyConfiguration {
-		return policyac.HealthCheckPolicy("apply", *namespace).WithSpec(spec)
-	}
 
-	p, err := policies.Apply(ctx, ours(policyac.HealthCheckPolicySpec().
-		WithPodLabel("health-check-missing").WithRequiredProbes(v1alpha1.ProbeReadiness)), as("anna"))
+	p, err := anna(ctx, policies, *namespace)
 	if err != nil {
 		return fmt.Errorf("applying as anna: %w", err)
 	}
 	fmt.Printf("anna applies: %v\n", p.Spec.RequiredProbes)
 
-	// Somebody else's fields are left alone: only those that are set are sent.
-	annotate := policyac.HealthCheckPolicySpec().WithAction(v1alpha1.ActionAnnotate)
-	if p, err = policies.Apply(ctx, ours(annotate), as("bert")); err != nil {
+	if p, err = bert(ctx, policies, *namespace); err != nil {
 		return fmt.Errorf("applying as bert: %w", err)
 	}
 	fmt.Printf("bert applies: %s, %v\n", p.Spec.Action, p.Spec.RequiredProbes)
 
 	// requiredProbes is atomic (listType=atomic): the list has one owner as a whole.
-	_, err = policies.Apply(ctx, ours(policyac.HealthCheckPolicySpec().
+	_, err = policies.Apply(ctx, policyac.HealthCheckPolicy("apply", *namespace).WithSpec(policyac.HealthCheckPolicySpec().
 		WithAction(v1alpha1.ActionAnnotate).WithRequiredProbes(v1alpha1.ProbeStartup)), as("bert"))
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) {
@@ -127,4 +122,17 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("checker reports the same: written %t\n", p.ResourceVersion != before)
 	return nil
+}
+
+// anna applies her part of the policy: podLabel, and readiness as its one probe.
+func anna(ctx context.Context, policies policyclient.HealthCheckPolicyInterface, namespace string) (*v1alpha1.HealthCheckPolicy, error) {
+	spec := policyac.HealthCheckPolicySpec().WithPodLabel("health-check-missing").WithRequiredProbes(v1alpha1.ProbeReadiness)
+	return policies.Apply(ctx, policyac.HealthCheckPolicy("apply", namespace).WithSpec(spec), metav1.ApplyOptions{FieldManager: "anna"})
+}
+
+// bert applies his part of the same policy: the action annotate. Only fields that
+// are set are sent, so anna's are left alone.
+func bert(ctx context.Context, policies policyclient.HealthCheckPolicyInterface, namespace string) (*v1alpha1.HealthCheckPolicy, error) {
+	spec := policyac.HealthCheckPolicySpec().WithAction(v1alpha1.ActionAnnotate)
+	return policies.Apply(ctx, policyac.HealthCheckPolicy("apply", namespace).WithSpec(spec), metav1.ApplyOptions{FieldManager: "bert"})
 }

@@ -10,15 +10,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 
 	policyv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	policyclient "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 )
 
 func main() {
@@ -83,22 +84,13 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("updated: probes %v, generation %d, counted %t\n", policy.Spec.RequiredProbes, policy.Generation, policy.Status.Statistics != nil)
 
-	// UpdateStatus is a request to /status, where it is the spec that is
-	// ignored. That way a user and a controller do not undo each other's work.
-	now := metav1.NewTime(time.Now())
-	policy.Spec.Action = policyv1alpha1.ActionKill
-	policy.Status.ObservedGeneration = policy.Generation
-	policy.Status.Statistics = &policyv1alpha1.Statistics{Pods: policyv1alpha1.PodStatistics{Failed: 5, Passed: 42}}
-	policy.Status.LastChecked = &now
-	meta.SetStatusCondition(&policy.Status.Conditions, metav1.Condition{
-		Type: policyv1alpha1.ConditionCompliant, Status: metav1.ConditionFalse, ObservedGeneration: policy.Generation,
-		Reason: policyv1alpha1.ReasonProbesMissing, Message: "5 pods lack a probe",
-	})
-	policy, err = policies.UpdateStatus(ctx, policy, metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("updating the status: %w", err)
+	// What a controller does: it writes the status, twice.
+	for _, pods := range []policyv1alpha1.PodStatistics{{Failed: 5, Passed: 42}, {Failed: 4, Passed: 43}} {
+		if policy, err = report(ctx, policies, "crud", pods); err != nil {
+			return fmt.Errorf("updating the status: %w", err)
+		}
+		fmt.Printf("status updated: failed %d, action %s, generation %d\n", policy.Status.Statistics.Pods.Failed, policy.Spec.Action, policy.Generation)
 	}
-	fmt.Printf("status updated: failed %d, action %s, generation %d\n", policy.Status.Statistics.Pods.Failed, policy.Spec.Action, policy.Generation)
 
 	// The type's own selectable field works like metadata.name.
 	for _, action := range []policyv1alpha1.Action{policyv1alpha1.ActionLabel, policyv1alpha1.ActionKill} {
@@ -115,4 +107,29 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("deleted")
 	return nil
+}
+
+// report writes into a policy's status what a check has counted: that some pods
+// failed. What others have written there stays.
+func report(ctx context.Context, policies policyclient.HealthCheckPolicyInterface, name string, pods policyv1alpha1.PodStatistics) (policy *policyv1alpha1.HealthCheckPolicy, err error) {
+	// DefaultBackoff, because others write this object, too.
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if policy, err = policies.Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		now := metav1.Now()
+		policy.Status.ObservedGeneration = policy.Generation
+		policy.Status.Statistics = &policyv1alpha1.Statistics{Pods: pods}
+		policy.Status.LastChecked = &now
+		meta.SetStatusCondition(&policy.Status.Conditions, metav1.Condition{
+			Type: policyv1alpha1.ConditionCompliant, Status: metav1.ConditionFalse, ObservedGeneration: policy.Generation,
+			Reason: policyv1alpha1.ReasonProbesMissing, Message: fmt.Sprintf("%d pods lack a probe", pods.Failed),
+		})
+		// UpdateStatus is a request to /status, where it is the spec that is
+		// ignored. That way a user and a controller do not undo each other's work.
+		policy.Spec.Action = policyv1alpha1.ActionKill
+		policy, err = policies.UpdateStatus(ctx, policy, metav1.UpdateOptions{})
+		return err
+	})
+	return policy, err
 }

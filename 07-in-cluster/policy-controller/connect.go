@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,6 +33,26 @@ func connect(kubeconfig string) (config *rest.Config, source string, err error) 
 		return nil, "", fmt.Errorf("not in a pod, and no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
 	return config, "kubeconfig " + strings.Join(rules.GetLoadingPrecedence(), ", "), nil
+}
+
+// dial makes a connection that takes what it has not sent with it when it is closed.
+// By default the kernel goes on to send that, even for minutes after the end of the
+// process. The last requests of a leader that was cut off could then arrive in the
+// time of the next one.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // as in client-go
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		err = tcp.SetLinger(0)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("setting up the connection to %s: %w", address, err)
+	}
+	return conn, nil
 }
 
 // podNamespace is where the lease lies by default: beside the pod.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -66,19 +67,33 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the lease: %w", err)
 	}
+	e := &election{won: make(chan struct{}), over: make(chan struct{}), watchdog: leaderelection.NewLeaderHealthzAdaptor(l.duration)}
+	settings, err := l.settings(client.CoordinationV1(), e.won)
+	if err != nil {
+		return nil, err
+	}
+	settings.WatchDog = e.watchdog
+	if e.elector, err = leaderelection.NewLeaderElector(settings); err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	e.watchdog.SetLeaderElection(e.elector)
+	return e, nil
+}
+
+// settings are what client-go has to know for an election. It closes won when this
+// process leads.
+func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}) (leaderelection.LeaderElectionConfig, error) {
 	// In a pod the host's name is the pod's. A container that restarts in the same
 	// pod must not take itself for its predecessor, so a random part follows.
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("making an identity for the lease: %w", err)
+		return leaderelection.LeaderElectionConfig{}, fmt.Errorf("making an identity for the lease: %w", err)
 	}
 	identity := host + "_" + rand.String(8)
-
-	e := &election{won: make(chan struct{}), over: make(chan struct{}), watchdog: leaderelection.NewLeaderHealthzAdaptor(l.duration)}
-	e.elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+	return leaderelection.LeaderElectionConfig{
 		Lock: &lock{LeaseLock: resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: l.namespace, Name: l.name},
-			Client:     client.CoordinationV1(),
+			Client:     client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 		}},
 		Name:            l.name,
@@ -86,20 +101,14 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 		RenewDeadline:   l.deadline,
 		RetryPeriod:     l.retry,
 		ReleaseOnCancel: true,
-		WatchDog:        e.watchdog,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { close(e.won) },
+			OnStartedLeading: func(context.Context) { close(won) },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(leader string) {
 				klog.Background().Info("Leader", "identity", leader, "me", leader == identity)
 			},
 		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
-	e.watchdog.SetLeaderElection(e.elector)
-	return e, nil
+	}, nil
 }
 
 // A lock releases a lease only while its own process holds it. client-go v0.36 asks

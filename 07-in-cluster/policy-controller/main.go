@@ -103,6 +103,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Connecting", "server", config.Host, "from", source)
+	config.Dial = dial
 	config.QPS = -1 // the queues limit the tries of each key, and the API server limits clients
 	return work(ctx, config, o)
 }
@@ -119,9 +120,6 @@ func work(ctx context.Context, config *rest.Config, o options) error {
 	if err != nil {
 		return err
 	}
-	// Leading ends after the work, so it does not end with ctx.
-	lead, release := context.WithCancel(context.WithoutCancel(ctx))
-	defer release()
 	election, err := o.lease.election(config)
 	if err != nil {
 		return err
@@ -134,28 +132,40 @@ func work(ctx context.Context, config *rest.Config, o options) error {
 	if err != nil {
 		return err
 	}
+	err = controllers.run(ctx, election)
+	if errors.Is(err, errLeaseLost) {
+		return err
+	}
+	stopEvents()
+	servers.stop()
+	return err
+}
+
+// run runs the controllers while the process leads, until ctx ends or the lease is lost.
+func (c controllers) run(ctx context.Context, e *election) error {
+	// Leading ends after the work, so it does not end with ctx.
+	lead, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
 	working, stopWorking := context.WithCancel(ctx)
 	defer stopWorking()
-	ended := make(chan error, len(controllers.all))
-	for _, c := range controllers.all {
-		go func() { ended <- c.Run(working) }()
+	ended := make(chan error, len(c.all))
+	for _, controller := range c.all {
+		go func() { ended <- controller.Run(working) }()
 	}
-	go election.run(lead)
+	go e.run(lead)
 
 	var errs []error
-	for range controllers.all {
+	for range c.all {
 		select {
 		case err := <-ended:
 			stopWorking() // one without the other is not what was asked for
 			errs = append(errs, err)
-		case <-election.over:
+		case <-e.over:
 			return errLeaseLost
 		}
 	}
 	release()
-	<-election.over
-	stopEvents()
-	servers.stop()
+	<-e.over
 	return errors.Join(errs...)
 }
 

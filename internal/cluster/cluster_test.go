@@ -354,7 +354,7 @@ func TestLoadImages(t *testing.T) {
 	}
 }
 
-// With an audit policy the node gets a folder of the clone, whatever its path.
+// The node gets a folder of the clone, whatever its path.
 func TestKindConfig(t *testing.T) {
 	type mount struct{ HostPath, ContainerPath string }
 	var c struct {
@@ -362,13 +362,12 @@ func TestKindConfig(t *testing.T) {
 		KubeadmConfigPatches []string
 		Nodes                []struct{ ExtraMounts []mount }
 	}
-	if err := yaml.Unmarshal([]byte(config(true, "")), &c); err != nil || !c.Networking.DisableDefaultCNI || len(c.Nodes) > 0 || len(c.KubeadmConfigPatches) != 1 {
-		t.Errorf("without an audit policy: %+v, %v", c, err)
-	}
 	dir := `/home/a "b" c/audit`
-	if err := yaml.Unmarshal([]byte(config(false, dir)), &c); err != nil || c.Networking.DisableDefaultCNI || len(c.KubeadmConfigPatches) != 2 ||
-		len(c.Nodes) != 1 || !slices.Equal(c.Nodes[0].ExtraMounts, []mount{{dir, "/audit"}}) {
-		t.Errorf("with an audit policy: %+v, %v", c, err)
+	for _, ownImage := range []bool{true, false} {
+		if err := yaml.Unmarshal([]byte(config(ownImage, dir)), &c); err != nil || c.Networking.DisableDefaultCNI != ownImage || len(c.KubeadmConfigPatches) != 2 ||
+			len(c.Nodes) != 1 || !slices.Equal(c.Nodes[0].ExtraMounts, []mount{{dir, "/audit"}}) {
+			t.Errorf("own image %v: %+v, %v", ownImage, c, err)
+		}
 	}
 	var patch struct {
 		APIServer struct {

@@ -55,8 +55,8 @@ func (c *Cluster) Start(ctx context.Context, component string) error {
 }
 
 // AuditLog is the file on this machine into which the cluster's API server
-// writes its audit log; empty without one. A kind cluster has one if
-// AUDIT_POLICY named a policy when it was made.
+// writes its audit log; empty without one. A kind cluster has one, with the
+// policy that AUDIT_POLICY named when it was made, or else with ours.
 func (c *Cluster) AuditLog() string {
 	switch p := c.p.(type) {
 	case *kwok:

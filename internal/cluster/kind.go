@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +39,9 @@ var nodeImages = map[string]string{
 	"1.35": "kindest/node:v1.35.8@sha256:07b2536e30b803ed61d1677a79df6115f798ce64c80f9e22f6ed45afd09323c0",
 	"1.34": "kindest/node:v1.34.11@sha256:44e222ee2132dab25ff87301682f89eb82c7880ea3a1bf543bfe9708fd08d67d",
 }
+
+//go:embed kind-audit.yaml
+var kindAudit []byte
 
 // kindTool is kind itself, which is a tool of the root module.
 var kindTool = build.Tools{Module: ".", Dir: "tools", NeedsFree: 1 << 30}
@@ -86,8 +91,14 @@ func (k *kind) status(ctx context.Context) Status {
 	if want := os.Getenv("K8S_VERSION"); want != "" && !strings.Contains(string(image), ":v"+want+".") {
 		return Status{Broken, fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)}
 	}
-	if _, err := os.Stat(k.auditLog()); err != nil && os.Getenv("AUDIT_POLICY") != "" {
-		return Status{Broken, "it has no audit log, which AUDIT_POLICY asks for"}
+	if os.Getenv("AUDIT_POLICY") != "" {
+		want, err := auditPolicy()
+		if err != nil {
+			return Status{Broken, err.Error()}
+		}
+		if policy, err := os.ReadFile(k.dir("audit", "policy.yaml")); err != nil || !bytes.Equal(policy, want) {
+			return Status{Broken, "its audit policy is not that of AUDIT_POLICY"}
+		}
 	}
 	if err := healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
@@ -115,11 +126,9 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if before.State == Broken {
 		fmt.Fprintf(out, "Making a new kind cluster: %s\n", before.Detail)
 	}
-	var policy []byte
-	if file := os.Getenv("AUDIT_POLICY"); file != "" {
-		if policy, err = os.ReadFile(file); err != nil {
-			return fmt.Errorf("AUDIT_POLICY: %w", err)
-		}
+	policy, err := auditPolicy()
+	if err != nil {
+		return err
 	}
 	// A half-made cluster of a run that was killed goes first.
 	if err := k.down(ctx, io.Discard); err != nil {
@@ -179,6 +188,19 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	return nodeimage.Name(k.ws)
 }
 
+// auditPolicy is the file that AUDIT_POLICY names, or else our own.
+func auditPolicy() ([]byte, error) {
+	file := os.Getenv("AUDIT_POLICY")
+	if file == "" {
+		return kindAudit, nil
+	}
+	policy, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("AUDIT_POLICY: %w", err)
+	}
+	return policy, nil
+}
+
 // versions returns the minor version of the control plane that is built here, the
 // one that K8S_VERSION asks for, and the image that is pinned for the latter.
 func (k *kind) versions() (own, want, pinned string, err error) {
@@ -222,10 +244,10 @@ func (k *kind) present(ctx context.Context, e engine.Engine) (string, error) {
 }
 
 // config is the cluster's configuration for kind. A node image of our own has no
-// network plugin daemon, but a static configuration for its one node. With a
-// folder for it, the API server writes an audit log there.
+// network plugin daemon, but a static configuration for its one node. The API
+// server reads the audit policy in the given folder, and writes its log there.
 func config(ownImage bool, auditDir string) string {
-	text := fmt.Sprintf(`kind: Cluster
+	return fmt.Sprintf(`kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 networking:
   disableDefaultCNI: %v
@@ -235,11 +257,7 @@ kubeadmConfigPatches:
   kind: KubeletConfiguration
   apiVersion: kubelet.config.k8s.io/v1beta1
   failCgroupV1: false
-`, ownImage)
-	if auditDir == "" {
-		return text
-	}
-	return text + fmt.Sprintf(`- |
+- |
   kind: ClusterConfiguration
   apiServer:
     extraArgs: {audit-policy-file: /audit/policy.yaml, audit-log-path: /audit/audit.log}
@@ -247,7 +265,7 @@ kubeadmConfigPatches:
 nodes:
 - role: control-plane
   extraMounts: [{hostPath: %q, containerPath: /audit}]
-`, auditDir)
+`, ownImage, auditDir)
 }
 
 // makeAuditDir writes the policy to the folder that the node gets. The log is
@@ -264,18 +282,14 @@ func (k *kind) makeAuditDir(policy []byte) error {
 
 func (k *kind) auditLog() string { return k.dir("audit", "audit.log") }
 
-func (k *kind) create(ctx context.Context, image string, auditPolicy []byte, out io.Writer) (err error) {
+func (k *kind) create(ctx context.Context, image string, policy []byte, out io.Writer) (err error) {
 	own := !strings.HasPrefix(image, "kindest/")
 	name, _, _ := strings.Cut(image, "@")
 	file := k.dir("config.yaml")
-	auditDir := ""
-	if auditPolicy != nil {
-		auditDir = k.dir("audit")
-		if err := k.makeAuditDir(auditPolicy); err != nil {
-			return err
-		}
+	if err := k.makeAuditDir(policy); err != nil {
+		return err
 	}
-	if err := os.WriteFile(file, []byte(config(own, auditDir)), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(config(own, k.dir("audit"))), 0o644); err != nil {
 		return err
 	}
 	done := progress.Start(out, "Creating the kind cluster from "+name)

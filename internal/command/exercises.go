@@ -212,6 +212,9 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 			line = t.NotDone()
 		case v.Outcome == exercise.Broken:
 			line = "does not compile"
+			if t.Program == "" {
+				line = "cannot be run"
+			}
 		default:
 			line = "not right yet"
 			if v.Mistake != "" {
@@ -231,9 +234,12 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 			}
 		}
 	}
-	if details != nil {
+	switch {
+	case details != nil:
 		fmt.Println()
 		details()
+	case passed:
+		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
 	}
 	return passed, nil
 }

@@ -7,7 +7,7 @@ const (
 	Passed Outcome = "passed"
 	Open   Outcome = "open"   // the program says that it is not done yet
 	Failed Outcome = "failed" // it does something else than it should
-	Broken Outcome = "broken" // it does not compile
+	Broken Outcome = "broken" // it does not compile, or cannot be run at all
 )
 
 // A Verdict is what a check says about the files of a task.
@@ -27,6 +27,9 @@ const (
 	WorkEnv = "WORKSHOP_CHECK_TREE"
 	// VerdictsEnv is the folder for the verdicts: <task>.json.
 	VerdictsEnv = "WORKSHOP_CHECK_VERDICTS"
+	// ClusterEnv names a further kwok cluster of the clone, in which the tests are to
+	// run instead.
+	ClusterEnv = "WORKSHOP_CHECK_CLUSTER"
 	// SeedEnv chooses which mutant of each task is tried; SeedEnv=all tries all of them.
 	SeedEnv = "WORKSHOP_SEED"
 )

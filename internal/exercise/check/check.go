@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -158,8 +159,28 @@ func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, 
 			panic(r)
 		}
 	}()
+	c.whole()
 	f(c)
 	return exercise.Verdict{Outcome: exercise.Passed}
+}
+
+// whole ends the check unless the files are there that a learner is to write.
+func (c *C) whole() {
+	for _, e := range c.task.Open {
+		problem := ""
+		info, err := os.Stat(c.Path(e.File))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			problem = " is not there; make reset " + c.task.Args() + " begins again"
+		case err != nil:
+			c.T.Fatal(err)
+		case filepath.Ext(e.File) == ".sh" && info.Mode()&0o100 == 0:
+			problem = " cannot be run: chmod +x " + c.task.Shown(e.File)
+		}
+		if problem != "" {
+			panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: c.task.Shown(e.File) + problem}})
+		}
+	}
 }
 
 // Path returns one of the files that are checked.
@@ -263,14 +284,17 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	files, err := c.task.Read(c.task.Dir(c.tree))
 	c.Must(err)
 	if v.Outcome == exercise.Failed {
-		// A file that is no program says it too.
-		for _, data := range files {
-			if c.task.Program == "" && strings.Contains(string(data), c.task.NotDone()) {
+		// A file that does not run says it too.
+		for name, data := range files {
+			if c.task.Program == "" && filepath.Ext(name) != ".sh" && strings.Contains(string(data), c.task.NotDone()) {
 				v = exercise.Verdict{Outcome: exercise.Open}
 			}
 		}
 	}
 	v.File, v.Line = c.task.Line(files, m)
+	if v.Outcome == exercise.Open {
+		v.File, v.Line = c.task.OpenLine(files)
+	}
 	panic(ended{v})
 }
 

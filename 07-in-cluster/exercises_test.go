@@ -1,0 +1,390 @@
+package incluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{"role": checkRole, "election": checkElection, "drain": checkDrain})
+}
+
+// A candidate is what the replicas of an office run when a learner's files are checked.
+type candidate struct {
+	c       *check.C
+	program string
+	wrong   func() // is called all the time, and ends the check when a mistake is certain
+}
+
+// openFor makes an office in which a learner's files are checked.
+func openFor(c *check.C, program string) *office {
+	if d, err := c.Client.AppsV1().Deployments(name).Get(c.Context(), name, metav1.GetOptions{}); err == nil && ptr.Deref(d.Spec.Replicas, 1) > 0 {
+		c.T.Fatalf("the Deployment %s works in all namespaces, also in those of checks: kubectl scale deployment %s --namespace %s --replicas 0", name, name, name)
+	}
+	crdtest.Share(c.T, c.Env, icecreams, policies)
+	o := newOffice(c.T, c.Env)
+	o.exercise = &candidate{c: c, program: program, wrong: func() {}}
+	return o
+}
+
+func (x *candidate) start(command testenv.Command) *testenv.Process {
+	command.Path = x.program
+	return x.c.Start(command)
+}
+
+// until is Eventually for a check: nothing here takes longer than a failover.
+func (x *candidate) until(timeout time.Duration, f func(context.Context) error) {
+	err := x.c.Until(min(timeout, 20*time.Second), func(ctx context.Context) error {
+		x.wrong()
+		return f(ctx)
+	})
+	if err != nil {
+		x.c.Fail("a controller that works", err.Error())
+	}
+}
+
+// checkRole lets the controller do all that it can do, with the rights that are
+// checked. The proxy sees what it asks for, and what is forbidden.
+func checkRole(c *check.C) {
+	clusterRole, role := readRoles(c)
+	lease := testenv.New(c.T).Namespace // the Role is for another namespace than that of the pods
+	ctx, unique := c.Context(), c.Namespace
+	clusterRole.ObjectMeta, role.ObjectMeta = metav1.ObjectMeta{Name: unique}, metav1.ObjectMeta{Name: unique}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "controller", Namespace: c.Namespace}}
+	rbac := c.Client.RbacV1()
+	c.T.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		for _, err := range []error{rbac.ClusterRoles().Delete(ctx, unique, metav1.DeleteOptions{}), rbac.ClusterRoleBindings().Delete(ctx, unique, metav1.DeleteOptions{})} {
+			if err != nil && !apierrors.IsNotFound(err) {
+				c.T.Error(err)
+			}
+		}
+	})
+	for _, create := range []func() error{
+		func() error {
+			_, err := rbac.ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{})
+			return err
+		},
+		func() error { _, err := rbac.Roles(lease).Create(ctx, role, metav1.CreateOptions{}); return err },
+	} {
+		if err := create(); apierrors.IsInvalid(err) {
+			c.Fail("roles that the server takes", err.Error())
+		} else {
+			c.Must(err)
+		}
+	}
+	_, err := rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: clusterRole.ObjectMeta, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: unique}}, metav1.CreateOptions{})
+	c.Must(err)
+	_, err = rbac.RoleBindings(lease).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: unique}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: unique}}, metav1.CreateOptions{})
+	c.Must(err)
+
+	o := openFor(c, c.Env.Program(program))
+	o.kubeconfig = filepath.Join(c.T.TempDir(), "controller")
+	c.Must(o.proxy.WriteKubeconfig(o.kubeconfig, "", o.token("controller")))
+	rules := slices.Concat(clusterRole.Rules, role.Rules)
+	o.exercise.wrong = func() {
+		for _, r := range o.proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Code == http.StatusForbidden }}) {
+			forbidden(c, rules, r)
+		}
+	}
+	o.authorized(clusterRole.Rules[0], o.namespace)
+	o.authorized(role.Rules[0], lease)
+	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=false"}, "-lease-namespace", lease)
+	r.waitLeads()
+	r.waitReady()
+	o.marksAndEvents()
+	o.evicts()
+	o.ownsADeployment()
+	o.findsADeploymentInTheWay()
+	get("https://"+r.metrics+"/metrics", o.token("stranger"))
+	o.exercise.wrong()
+
+	used := map[right]bool{}
+	for _, r := range o.proxy.Requests(faultproxy.Match{}) {
+		if r.Resource == "" || r.Code == http.StatusForbidden {
+			continue
+		}
+		kind := "ClusterRole"
+		if r.Namespace == lease {
+			kind = "Role"
+		}
+		used[right{kind, r.Group, r.Resource, strings.TrimSuffix(r.Verb, "-list")}] = true
+	}
+	granted := map[right]bool{}
+	for kind, rules := range map[string][]rbacv1.PolicyRule{"ClusterRole": clusterRole.Rules, "Role": role.Rules} {
+		for _, rule := range rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						granted[right{kind, group, resource, verb}] = true
+						if resource == "leases" && verb != "create" && len(rule.ResourceNames) == 0 {
+							c.Mistake("more than it uses", verb+" of the Lease policy-controller only", verb+" of every Lease in the namespace")
+						}
+					}
+				}
+			}
+			if len(rule.NonResourceURLs) > 0 {
+				c.Mistake("more than it uses", "rules about resources", fmt.Sprintf("a rule about the URLs %v", rule.NonResourceURLs))
+			}
+		}
+	}
+	for _, right := range slices.SortedFunc(maps.Keys(granted), func(a, b right) int { return cmp.Compare(a.String(), b.String()) }) {
+		if !used[right] {
+			c.Mistake("more than it uses", "only rights that the controller uses", "granted, but not used: "+right.String())
+		}
+	}
+}
+
+// readRoles reads the ClusterRole and the Role that are checked.
+func readRoles(c *check.C) (*rbacv1.ClusterRole, *rbacv1.Role) {
+	data, err := os.ReadFile(c.Path("roles.yaml"))
+	c.Must(err)
+	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(data)))
+	defer documents.Close()
+	buffer := make([]byte, 1<<16)
+	for _, into := range []any{clusterRole, role} {
+		n, err := documents.Read(buffer)
+		if err == nil {
+			err = yaml.UnmarshalStrict(buffer[:n], into)
+		}
+		if err != nil {
+			c.Fail("a ClusterRole, and then a Role", err.Error())
+		}
+	}
+	for _, rule := range slices.Concat(clusterRole.Rules, role.Rules) {
+		for _, list := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
+			for _, text := range list {
+				if strings.Contains(text, "*") {
+					c.Mistake("wildcard", "rules without a *", fmt.Sprintf("verbs %v on resources %v", rule.Verbs, rule.Resources))
+				}
+			}
+		}
+	}
+	if len(clusterRole.Rules) == 0 || len(role.Rules) == 0 {
+		c.Failf("rules in both roles", "%d rules in the ClusterRole, %d in the Role", len(clusterRole.Rules), len(role.Rules))
+	}
+	return clusterRole, role
+}
+
+// forbidden ends the check with the reason why a request was refused.
+func forbidden(c *check.C, rules []rbacv1.PolicyRule, r faultproxy.Request) {
+	verb := strings.TrimSuffix(r.Verb, "-list")
+	wanted := fmt.Sprintf("the right to %s %s in the group %q", verb, r.Resource, r.Group)
+	has := func(verb string, group func(string) bool, resource string, more func(rbacv1.PolicyRule) bool) bool {
+		return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
+			return slices.Contains(rule.Verbs, verb) && slices.Contains(rule.Resources, resource) && slices.ContainsFunc(rule.APIGroups, group) && (more == nil || more(rule))
+		})
+	}
+	same := func(group string) bool { return group == r.Group }
+	switch {
+	case has(verb, func(group string) bool { return group != r.Group }, r.Resource, nil):
+		c.Mistake("wrong group", wanted, "403 Forbidden: "+r.String())
+	case r.Resource == "leases" && verb == "create" && has(verb, same, r.Resource, func(rule rbacv1.PolicyRule) bool { return len(rule.ResourceNames) > 0 }):
+		c.Mistake("create limited to a name", wanted, "403 Forbidden: "+r.String())
+	case strings.HasSuffix(r.Resource, "/status"):
+		c.Mistake("status left out", wanted, "403 Forbidden: "+r.String())
+	case r.Resource == "pods/eviction" && has("delete", same, "pods", nil):
+		c.Mistake("delete instead of evict", wanted, "403 Forbidden: "+r.String())
+	case verb == "list" && has("watch", same, r.Resource, nil):
+		c.Mistake("watch without list", wanted, "403 Forbidden: "+r.String())
+	}
+	c.Fail(wanted, "403 Forbidden: "+r.String())
+}
+
+// foreignLease makes a Lease that somebody else holds.
+func (o *office) foreignLease() {
+	o.t.Helper()
+	now := metav1.NowMicro()
+	_, err := o.client.CoordinationV1().Leases(o.namespace).Create(o.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "policy-controller"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("somebody"), LeaseDurationSeconds: ptr.To(int32(600)), AcquireTime: &now, RenewTime: &now}}, metav1.CreateOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// tries waits until a replica has tried so many times more to get the lease.
+func (o *office) tries(proxy *testenv.Proxy, more int, meanwhile func()) {
+	o.t.Helper()
+	reads := faultproxy.Match{Verb: "get", Resource: "leases", Name: "policy-controller"}
+	want := proxy.Count(reads) + more
+	o.Eventually(time.Minute, func(context.Context) error {
+		meanwhile()
+		if n := proxy.Count(reads); n < want {
+			return fmt.Errorf("%d tries to get the lease, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+func (r *replica) works() bool { return strings.Contains(r.Stderr(), `"Working"`) }
+
+// checkElection lets somebody else hold the lease first, then one process, and then
+// a second one.
+func checkElection(c *check.C) {
+	o := openFor(c, c.Program())
+	o.foreignLease()
+	first := o.start()
+	first.waitReady()
+	o.tries(o.proxy, 2, func() {
+		if first.works() {
+			c.Mistake("works without leading", "a standby that waits while somebody else holds the lease", "the standby's workers have begun")
+		}
+	})
+	c.Must(o.client.CoordinationV1().Leases(o.namespace).Delete(c.Context(), "policy-controller", metav1.DeleteOptions{}))
+	first.waitLeads()
+	lease := o.lease()
+	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+	if host, err := os.Hostname(); err == nil && !strings.HasPrefix(holder, host) {
+		c.Fail("an identity that begins with "+host, "the holder is "+holder)
+	}
+	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != int32(leaseDuration.Seconds()) {
+		c.Mistake("durations not used", fmt.Sprintf("a lease of %s, as -lease-duration says", leaseDuration), fmt.Sprintf("a lease of %d seconds", got))
+	}
+	if c.Until(5*time.Second, func(context.Context) error {
+		if !first.works() {
+			return errors.New("it does not work")
+		}
+		return nil
+	}) != nil {
+		c.Mistake("leads without work", "workers that begin when the process leads", "a leader whose workers have not begun within 5 seconds")
+	}
+
+	standby := o.Proxy()
+	second := o.start("-kubeconfig", standby.Kubeconfig)
+	second.waitReady()
+	o.tries(standby, 2, func() {
+		if second.leads() {
+			c.Mistake("same identity", "a second process that waits for the lease", fmt.Sprintf("two leaders; the holder of the lease is %q", holder))
+		}
+	})
+	c.Must(first.Signal(syscall.SIGTERM))
+	if result := first.Wait(); result.ExitCode != 0 {
+		c.Failf("exit code 0 after SIGTERM", "exit code %d", result.ExitCode)
+	}
+	if now := ptr.Deref(o.lease().Spec.HolderIdentity, ""); now == holder {
+		c.Mistake("lease kept on exit", "a lease without a holder, or with the standby as the holder", "the holder is still "+now+", which has ended")
+	}
+	second.waitLeads()
+}
+
+// checkDrain stops a process while a write is in flight, and takes the lease from another one.
+func checkDrain(c *check.C) {
+	o := openFor(c, c.Program())
+	r := o.start()
+	r.waitLeads()
+	o.policy()
+	const takes = 3 * time.Second
+	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
+	o.pod("a")
+	o.Eventually(time.Minute, func(context.Context) error {
+		if slow.Struck() == 0 {
+			return errors.New("no mark is on its way")
+		}
+		return nil
+	})
+	holder := ptr.Deref(o.lease().Spec.HolderIdentity, "")
+	leases := faultproxy.Match{Resource: "leases", Name: "policy-controller"}
+	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Slow, Delay: 700 * time.Millisecond, Times: -1})
+	mark := o.proxy.Requests(faultproxy.Match{Verb: "patch", Resource: "pods"})[0].Started.Add(takes) // then the API server gets it
+	c.Must(r.Signal(syscall.SIGTERM))
+	var released time.Time
+	o.Eventually(20*time.Second, func(context.Context) error {
+		if released.IsZero() && ptr.Deref(o.lease().Spec.HolderIdentity, "") == "" {
+			released = time.Now()
+		}
+		select {
+		case <-r.Done():
+			return nil
+		default:
+			return errors.New("the process has not ended after SIGTERM")
+		}
+	})
+	ended, result := time.Now(), r.Wait()
+	const want = "the write ends, then the lease is released, then the process ends with exit code 0"
+	switch holderNow := ptr.Deref(o.lease().Spec.HolderIdentity, ""); {
+	case !released.IsZero() && released.Before(mark) && (result.ExitCode != 0 || ended.After(mark)):
+		c.Mistake("released before the work is done", want, fmt.Sprintf("the lease was released %s before the write reached the API server", mark.Sub(released).Round(time.Millisecond)))
+	case ended.Before(mark):
+		c.Mistake("work cut off", want, fmt.Sprintf("the process ended %s before the write reached the API server", mark.Sub(ended).Round(time.Millisecond)))
+	case holderNow == holder:
+		c.Mistake("lease kept on exit", want, "the holder is still "+holder)
+	case result.ExitCode != 0:
+		c.Failf(want, "exit code %d", result.ExitCode)
+	}
+	o.marked("a")
+
+	// Another process can no longer renew its lease.
+	o.proxy.Clear()
+	r = o.start()
+	r.waitLeads()
+	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Stall, Times: -1})
+	out := o.lease().Spec.RenewTime.Add(leaseDuration)
+	o.Eventually(20*time.Second, func(context.Context) error {
+		select {
+		case <-r.Done():
+			return nil
+		default:
+		}
+		if time.Now().After(out.Add(slack)) {
+			c.Mistake("goes on without the lease", "a process that ends before its lease runs out", fmt.Sprintf("it still runs %s after that", slack))
+		}
+		return errors.New("it still runs")
+	})
+	if result := r.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, errLeaseLost) {
+		c.Failf("exit code 1, and the error errLeaseLost", "exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+}
+
+// errLeaseLost is what a process says that has lost its lease.
+const errLeaseLost = "the lease is lost"
+
+// authorized waits until the API server has heard of a role and its binding.
+func (o *office) authorized(rule rbacv1.PolicyRule, namespace string) {
+	o.t.Helper()
+	if len(rule.APIGroups) == 0 || len(rule.Resources) == 0 || len(rule.Verbs) == 0 {
+		o.exercise.c.Failf("rules about resources", "the rule %v", rule)
+	}
+	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
+	attributes := &authorizationv1.ResourceAttributes{Namespace: namespace, Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0]}
+	if len(rule.ResourceNames) > 0 {
+		attributes.Name = rule.ResourceNames[0]
+	}
+	o.Eventually(20*time.Second, func(ctx context.Context) error {
+		review, err := o.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + o.Namespace + ":controller", ResourceAttributes: attributes}}, metav1.CreateOptions{})
+		if err == nil && !review.Status.Allowed {
+			err = fmt.Errorf("%v is not allowed: %s", rule, review.Status.Reason)
+		}
+		return err
+	})
+}

@@ -1,0 +1,256 @@
+package incluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-go/workshop/internal/engine"
+)
+
+// The lease of the failovers. A rollout sets it.
+const (
+	shortLease    = 4 * time.Second
+	shortDeadline = 2 * time.Second
+	shortRetry    = 500 * time.Millisecond
+	shortNextTry  = shortRetry * 22 / 10
+)
+
+// A strike ends the leadership of a pod.
+type strike struct {
+	what     string
+	releases bool // whether the leader can still let go of its lease
+	do       func(d *deployment, leader *corev1.Pod)
+	// after runs when the next one leads, and undoes the strike.
+	after func(d *deployment, leader *corev1.Pod)
+}
+
+var strikes = []strike{
+	{"pod deleted", true, deletePod, func(*deployment, *corev1.Pod) {}},
+	{"process killed", false, killProcess, restarted},
+	{"cut off", false, cutOff, endedInTime},
+}
+
+// failovers has the leader die in every way: three times, or as often as FAILOVERS says.
+func failovers(t *testing.T) int {
+	t.Helper()
+	n := os.Getenv("FAILOVERS")
+	if n == "" {
+		return len(strikes)
+	}
+	count, err := strconv.Atoi(n)
+	if err != nil || count < 1 {
+		t.Fatalf("FAILOVERS=%s: want how many, such as 20", n)
+	}
+	return count
+}
+
+func (d *deployment) failover(log auditLog, i int) {
+	d.t.Helper()
+	s := strikes[i%len(strikes)]
+	d.rolledOut()
+	before := d.leader("")
+	leader, err := d.client.CoreV1().Pods(name).Get(d.Context(), podOf(before), metav1.GetOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	struck := time.Now()
+	s.do(d, leader)
+	d.leader(before)
+	d.gap(log, s, struck)
+	pod := fmt.Sprintf("after-%d", i)
+	d.pod(pod)
+	d.marked(pod)
+	s.after(d, leader)
+}
+
+func deletePod(d *deployment, leader *corev1.Pod) {
+	d.t.Helper()
+	if err := d.client.CoreV1().Pods(name).Delete(d.Context(), leader.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(leader.UID))}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// onNode runs a command on the node of a pod. A node's name is that of its container.
+func (d *deployment) onNode(pod *corev1.Pod, command ...string) {
+	d.t.Helper()
+	if _, err := runOnNode(d.Context(), pod, command...); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func runOnNode(ctx context.Context, pod *corev1.Pod, command ...string) (string, error) {
+	runtime, err := engine.Find(ctx)
+	if err != nil {
+		return "", err
+	}
+	output, err := runtime.Run(ctx, append([]string{"exec", pod.Spec.NodeName}, command...)...)
+	if err != nil {
+		err = fmt.Errorf("on node %s: %w", pod.Spec.NodeName, err)
+	}
+	return output, err
+}
+
+// killProcess kills a container's process on its node, as the kernel does when
+// memory runs out. The kubelet starts it again in the same pod, but that is another
+// process, and so another identity.
+func killProcess(d *deployment, pod *corev1.Pod) {
+	d.t.Helper()
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	d.onNode(pod, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id)
+}
+
+// restarted waits until the kubelet has started a pod's container once more.
+func restarted(d *deployment, before *corev1.Pod) {
+	d.t.Helper()
+	want := before.Status.ContainerStatuses[0].RestartCount + 1
+	d.Eventually(4*time.Minute, func(ctx context.Context) error {
+		pod, err := d.client.CoreV1().Pods(before.Namespace).Get(ctx, before.Name, metav1.GetOptions{})
+		if err == nil && (pod.Status.ContainerStatuses[0].RestartCount != want || !pod.Status.ContainerStatuses[0].Ready) {
+			err = fmt.Errorf("want %d restarts and ready: %+v", want, pod.Status.ContainerStatuses[0])
+		}
+		return err
+	})
+}
+
+// dropPackets drops what a pod sends to the API server; kube-proxy has replaced the
+// Service's address by then. What the API server sends still arrives, which is worse
+// than a cut in both directions: the leader goes on to hear what it has to do. The
+// probes of the kubelet pass.
+const dropPackets = `iptables --wait $0 INPUT --source $1 --protocol tcp --dport 6443 --jump DROP`
+
+// cutOff has the API server vanish for the leader's pod, without a word.
+func cutOff(d *deployment, leader *corev1.Pod) {
+	d.t.Helper()
+	d.t.Cleanup(func() { // harmless when the cut has been mended
+		_, _ = runOnNode(context.WithoutCancel(d.Context()), leader, "sh", "-c", dropPackets, "--delete", leader.Status.PodIP)
+	})
+	d.onNode(leader, "sh", "-c", dropPackets, "--insert", leader.Status.PodIP)
+}
+
+// endedInTime mends the cut, and checks that the leader had ended by itself before
+// its lease did.
+func endedInTime(d *deployment, leader *corev1.Pod) {
+	d.t.Helper()
+	d.onNode(leader, "sh", "-c", dropPackets, "--delete", leader.Status.PodIP)
+	restarted(d, leader)
+	pod, err := d.client.CoreV1().Pods(name).Get(d.Context(), leader.Name, metav1.GetOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	lease, err := d.client.CoordinationV1().Leases(name).Get(d.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ended := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated // its time is in whole seconds
+	if ended == nil || ended.ExitCode != 1 || ended.FinishedAt.Time.After(lease.Spec.AcquireTime.Time) {
+		d.t.Errorf("the leader that was cut off ended as %+v, and the next one leads since %s", ended, lease.Spec.AcquireTime)
+	}
+	if log := d.kubectl("logs", "-n", name, leader.Name, "--previous"); !strings.Contains(log, "the lease is lost") {
+		d.t.Errorf("the log of the leader that was cut off:\n%s", log)
+	}
+}
+
+// gap looks in the audit log how long nobody led, by the clock of the API server.
+func (d *deployment) gap(log auditLog, s strike, struck time.Time) {
+	d.t.Helper()
+	writes, err := log.read()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	terms, err := judgeTerms(writes)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	next := terms[len(terms)-1]
+	last := next.last // write to the lease of the leader before
+	// The next try of the standby gets a lease that was released. Another one it gets
+	// when it has seen no renewal for the length of the lease: it may see the last one
+	// a try late, and come a try late.
+	least, most := time.Duration(0), shortNextTry
+	if !s.releases {
+		least, most = shortLease, shortLease+2*shortNextTry
+	}
+	gap := next.done.Sub(last.done)
+	if released := last.holder == ""; released != s.releases || next.done.Sub(last.received) < least || gap > most+slack {
+		d.t.Errorf("%s: released %v, and taken %s after the last write to the lease; want %v, and %s to %s", s.what, released, gap, s.releases, least, most)
+	}
+	d.t.Logf("%s: taken %s after the strike, and %s after the last write to the lease (%s to %s)", s.what,
+		next.done.Sub(struck).Round(time.Millisecond), gap.Round(time.Millisecond), least, most)
+}
+
+// rolledOut waits until every replica is of the latest kind, and ready.
+func (d *deployment) rolledOut() {
+	d.t.Helper()
+	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=5m")
+}
+
+// shorten changes a setting: the lease gets short.
+func (d *deployment) shorten() {
+	d.t.Helper()
+	var patch []string
+	for _, flag := range []string{"lease-duration=" + shortLease.String(), "renew-deadline=" + shortDeadline.String(), "retry-period=" + shortRetry.String()} {
+		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"-%s"}`, flag))
+	}
+	d.change(strings.Join(patch, ","))
+	d.rolledOut()
+}
+
+func (d *deployment) change(patch string) {
+	d.t.Helper()
+	if _, err := d.client.AppsV1().Deployments(name).Patch(d.Context(), name, types.JSONPatchType, []byte("["+patch+"]"), metav1.PatchOptions{}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// restartServer kills the API server, and waits until the kubelet has started it again.
+func (d *deployment) restartServer() {
+	d.t.Helper()
+	pods, err := d.client.CoreV1().Pods("kube-system").List(d.Context(), metav1.ListOptions{LabelSelector: "component=kube-apiserver"})
+	if err != nil || len(pods.Items) != 1 {
+		d.t.Fatalf("looking for the API server: %d pods, %v", len(pods.Items), err)
+	}
+	server := &pods.Items[0]
+	killed := time.Now()
+	killProcess(d, server)
+	restarted(d, server)
+	d.t.Logf("API server killed: ready again after %s", time.Since(killed).Round(time.Second))
+}
+
+// leadsAlone reads the audit log: no write of one pod has arrived after the next one
+// had taken the lease.
+func (d *deployment) leadsAlone(log auditLog) {
+	d.t.Helper()
+	writes, err := log.read()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	terms, err := judgeTerms(writes)
+	if err != nil {
+		d.t.Error(err)
+	}
+	var pods []string
+	for _, term := range terms {
+		pods = append(pods, fmt.Sprintf("%s (%d)", term.pod, term.writes))
+		if term.writes == 0 { // each was seen to mark a pod
+			d.t.Errorf("no write of %s", term.pod)
+		}
+	}
+	d.t.Logf("%d writes by the leaders %s", len(writes), strings.Join(pods, ", "))
+	evictions, err := judgeEvictions(writes)
+	if err != nil {
+		d.t.Error(err)
+	}
+	if evictions == 0 {
+		d.t.Error("no eviction")
+	}
+	d.t.Logf("%d evictions", evictions)
+}
