@@ -51,6 +51,7 @@ func TestPrograms(t *testing.T) {
 		"informer":                   informer,
 		"informer ends on interrupt": informerEndsOnInterrupt,
 		"dynamic":                    dynamicClient,
+		"review":                     review,
 		"fake":                       fake,
 		"programs run twice":         programsRunTwice,
 	} {
@@ -357,6 +358,29 @@ a newer field, there and back: found false
 	}
 }
 
+func review(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
+	create(t, e, policies, policy("reviewed", map[string]any{"action": "kill"}))
+	for _, step := range []struct{ reviewer, want string }{{"anna", "anna"}, {"bert", "anna,bert"}, {"anna", "anna,bert"}} {
+		r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/review"), Args: []string{"-namespace", e.Namespace, "-reviewer", step.reviewer, "reviewed"}})
+		if want := "reviewed: reviewed by " + step.want + "\n"; r.ExitCode != 0 || r.Stdout != want {
+			t.Errorf("exit code %d, output %q, want %q\n%s", r.ExitCode, r.Stdout, want, r.Stderr)
+		}
+		o, err := policies.Get(e.Context(), "reviewed", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.GetAnnotations()["policy.k8s-go.openshift.org/reviewers"]; got != step.want {
+			t.Errorf("the annotation is %q, want %q", got, step.want)
+		}
+	}
+	for _, args := range [][]string{{"-resource", "policies", "reviewed"}, {}, {"no-such-policy"}} {
+		r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/review"), Args: append([]string{"-namespace", e.Namespace}, args...)})
+		if r.ExitCode != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "review: ") {
+			t.Errorf("review %v: exit code %d\n%s%s", args, r.ExitCode, r.Stdout, r.Stderr)
+		}
+	}
+}
+
 func fake(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
 	before := now(t, e, policies)
 	run(t, e, "fake", `                           FAKE           SERVER
@@ -407,7 +431,7 @@ func programsRunTwice(t *testing.T, e *testenv.Env, policies dynamic.ResourceInt
 func TestProgramsReportErrors(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "fake"} {
+	for _, program := range []string{"list", "crud", "apply", "informer", "dynamic", "review", "fake"} {
 		t.Run(program, func(t *testing.T) {
 			e := e.For(t)
 			r := e.Run(testenv.Command{Path: e.Program("./05-crd-go/" + program), Args: []string{"-kubeconfig", "/no/such/file"}})

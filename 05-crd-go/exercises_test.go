@@ -30,7 +30,7 @@ import (
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"types": checkTypes, "status": checkStatus, "co-own": checkCoOwn})
+	check.Exercises(t, check.Checks{"types": checkTypes, "status": checkStatus, "co-own": checkCoOwn, "keep-unknown": checkKeepUnknown})
 }
 
 var generator struct {
@@ -307,4 +307,63 @@ func owners(o *unstructured.Unstructured) string {
 	}
 	slices.Sort(list)
 	return strings.Join(list, "\n")
+}
+
+// checkKeepUnknown lets the program change an object that has a field which only a
+// newer definition knows, while somebody else changes it.
+func checkKeepUnknown(c *check.C) {
+	program := c.Program()
+	crd := crdtest.Read(c.T, generatedCRDs[0])
+	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["gracePeriod"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	crdtest.Install(c.T, c.Env, crd)
+	gvr := policiesResource
+	gvr.Group = crd.Spec.Group
+	policies := c.Dynamic.Resource(gvr).Namespace(c.Namespace)
+	o := policy("x", map[string]any{"action": "kill", "gracePeriod": "5m"})
+	o.SetAPIVersion(gvr.GroupVersion().String())
+	o.SetAnnotations(map[string]string{"note": "keep me"})
+	_, err := policies.Create(c.Context(), o, metav1.CreateOptions{})
+	c.Must(err)
+
+	const reviewers = "policy.k8s-go.openshift.org/reviewers"
+	p := c.Proxy()
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "healthcheckpolicies", Name: "x", If: faultproxy.Request.Write}, Fault: faultproxy.Call,
+		Call: func(ctx context.Context, _ faultproxy.Request) error {
+			_, err := policies.Patch(ctx, "x", types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+reviewers+`": "bert"}}}`), metav1.PatchOptions{})
+			return err
+		}})
+	review := func() (testenv.Result, *unstructured.Unstructured) {
+		r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace,
+			"-resource", gvr.Resource + "." + gvr.Version + "." + gvr.Group, "-reviewer", "anna", "x"}})
+		o, err := policies.Get(c.Context(), "x", metav1.GetOptions{})
+		c.Must(err)
+		return r, o
+	}
+	r, o := review()
+	held := fmt.Sprintf("annotations %s, spec %s", text(o.GetAnnotations()), text(o.Object["spec"]))
+	const want = "reviewers bert,anna"
+	switch got := o.GetAnnotations()[reviewers]; {
+	case r.ExitCode != 0 && strings.Contains(r.Stderr, "the object has been modified"):
+		c.Mistake("gave up at a conflict", want+", after bert was faster", held+"\n"+r.Stderr)
+	case r.ExitCode != 0:
+		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
+	case field(o, "spec", "gracePeriod") != "5m":
+		c.Mistake("typed round trip", "spec.gracePeriod 5m, as before", held)
+	case o.GetAnnotations()["note"] != "keep me":
+		c.Mistake("other annotations dropped", "the annotation note, as before", held)
+	case got == "anna":
+		c.Mistake("lost update", want+", because bert was faster", held)
+	case got != "bert,anna":
+		c.Fail(want, held)
+	}
+	r, again := review()
+	switch got := again.GetAnnotations()[reviewers]; {
+	case got == "bert,anna,anna":
+		c.Mistake("named twice", want+" after a second run", "reviewers "+got)
+	case r.ExitCode != 0 || got != "bert,anna":
+		c.Failf(want+" after a second run", "reviewers %s, exit code %d\n%s", got, r.ExitCode, r.Stderr)
+	case again.GetResourceVersion() != o.GetResourceVersion():
+		c.Fail("nothing is written when the name is there", "the resourceVersion has changed")
+	}
 }

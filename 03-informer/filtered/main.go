@@ -1,5 +1,6 @@
 // filtered gives a factory a namespace and a label selector. The server sends
-// nothing else. An object that stops matching arrives as deleted, though it exists.
+// nothing else. When an object stops matching, the handler sees a deletion, though
+// the object still exists.
 package main
 
 import (

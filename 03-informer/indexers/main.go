@@ -1,6 +1,6 @@
 // indexers looks pods up by node and by a pair of labels, without a request and
 // without going through all pods. An index function maps an object to the keys
-// under which it is to be found; the cache keeps the index up to date.
+// under which you find it; the cache keeps the index up to date.
 package main
 
 import (

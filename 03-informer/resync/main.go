@@ -1,6 +1,6 @@
-// resync shows what a resync period does: every object of the cache is handed
-// to the handler again, as an update that changes nothing. The server is not
-// asked. It serves controllers that mirror their objects to something outside
+// resync shows what a resync period does: the informer passes every object of
+// the cache to the handler again, as an update that changes nothing, and sends no
+// request. This helps controllers that mirror their objects to something outside
 // of the cluster and want to look there from time to time.
 package main
 

@@ -1,6 +1,7 @@
 // retry-watch mirrors the ConfigMaps of a namespace with client-go's
-// RetryWatcher, which takes up a broken watch at the last event it has seen.
-// It cannot go on from where the server's memory does not reach: at 410 it ends.
+// RetryWatcher, which resumes a broken watch after the last event that it has seen.
+// If the API server no longer has the history since then, it answers 410 Gone, and
+// the RetryWatcher ends.
 package main
 
 import (
@@ -66,8 +67,8 @@ func run(ctx context.Context) error {
 		return nil
 	}
 
-	// The watcher needs to know where the list ends, and calls this function
-	// with the resourceVersion of the last event each time it has to go on.
+	// The watch begins at the resourceVersion of the list. To resume, the watcher
+	// calls this function again with the resourceVersion of the last event.
 	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = options.FieldSelector

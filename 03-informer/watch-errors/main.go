@@ -1,7 +1,7 @@
 // watch-errors decides what to do when an informer cannot list or watch. Left
 // alone, an informer logs the error and tries again for ever: right while a
 // server restarts, wrong when the ServiceAccount may not read the resource,
-// because then the program would wait for its cache without an end.
+// because then the program would wait for its cache for ever.
 package main
 
 import (
@@ -53,7 +53,7 @@ func run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	// It gets what made list or watch fail. It does not get a watch that broke
 	// off, nor the ERROR event with 410 by which the server says that history
-	// is gone: the informer goes on, or lists again, and has nothing to report.
+	// is gone: the informer resumes, or lists again, and has nothing to report.
 	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):

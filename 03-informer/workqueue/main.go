@@ -99,7 +99,7 @@ func run(ctx context.Context) error {
 	<-drained
 	fmt.Println("drained, waiting:", queue.Len())
 
-	// So a graceful stop waits for the workers. Each of them goes on until Get
+	// So a graceful stop waits for the workers. Each of them continues until Get
 	// says that the queue is shut down and empty.
 	var workers sync.WaitGroup
 	workers.Go(func() {

@@ -222,3 +222,36 @@ func TestOwns(t *testing.T) {
 		}
 	}
 }
+
+// Two people do the lessons 01 to 03 on one cluster at the same time. Neither meets
+// the other, nor somebody who has no prefix.
+func TestTwoPeopleShareACluster(t *testing.T) {
+	for _, p := range []lesson.Prefix{"anna-", "bert-"} {
+		t.Run(string(p), func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			ws, err := workspace.Find()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for number := range 3 {
+				s, err := ws.Step(fmt.Sprint(number + 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := p.Run(e.Context(), ws, c, s, nil, false); err != nil {
+					t.Fatal(err)
+				}
+				// What it has worked in was its own namespace, which it has deleted.
+				ns, err := e.Client.CoreV1().Namespaces().Get(e.Context(), p.Namespace(s), metav1.GetOptions{})
+				if err == nil && ns.DeletionTimestamp == nil || err != nil && !apierrors.IsNotFound(err) {
+					t.Errorf("the lesson has not deleted %s (%v)", p.Namespace(s), err)
+				}
+			}
+		})
+	}
+}
