@@ -45,6 +45,9 @@ type candidate struct {
 
 // openFor makes an office in which a learner's files are checked.
 func openFor(c *check.C, program string) *office {
+	if d, err := c.Client.AppsV1().Deployments(name).Get(c.Context(), name, metav1.GetOptions{}); err == nil && ptr.Deref(d.Spec.Replicas, 1) > 0 {
+		c.T.Fatalf("the Deployment %s works in all namespaces, also in those of checks: kubectl scale deployment %s --namespace %s --replicas 0", name, name, name)
+	}
 	crdtest.Share(c.T, c.Env, icecreams, policies)
 	o := newOffice(c.T, c.Env)
 	o.exercise = &candidate{c: c, program: program, wrong: func() {}}
