@@ -4,6 +4,7 @@
 #   K8S_VERSION=1.35             which Kubernetes kind runs
 #   AUDIT_POLICY=file            the audit policy of a new kind cluster (unset: internal/cluster/kind-audit.yaml)
 #   N=1                          which step
+#   WORKSHOP_PREFIX=anna         whose namespaces, on a shared cluster
 
 SHELL := bash
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ ifneq ($(filter step test-step readme exercise check watch hint solution reset p
 endif
 
 .PHONY: exercise check watch hint solution reset progress prove
-.PHONY: pack unpack go
+.PHONY: pack unpack board trainers go
 .PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
@@ -60,13 +61,17 @@ help:
 ## For trainers
 ##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
 ##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
+##   make board DIR=share  the learners' progress files in a folder as one table, until Ctrl-C
+##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
+##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
+##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
 ##   make clean            make down, then remove .workshop with its binaries
@@ -74,7 +79,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs node-image test test-unit bench lint verify: build
+tour up down status shell logs trainers node-image test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -85,6 +90,9 @@ doctor: build
 
 pack: build
 	@exec $(WORKSHOP) $@ '$(PACK)'
+
+board: build
+	@exec $(WORKSHOP) $@ '$(DIR)'
 
 # Before there is any module: its program needs Go's standard library alone.
 unpack: go
@@ -106,7 +114,7 @@ exercise check watch hint solution reset progress prove: build
 	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
 
 chaos: build
-	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
+	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)' '$(FAILOVERS)'
 
 clean: down
 	@scripts/docker/engine.sh stop

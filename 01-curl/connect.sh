@@ -6,10 +6,11 @@
 #   recreate COLLECTION NAME JSON    create an object; one of that name is deleted first
 #   at_exit COMMAND                  run it when this shell ends
 #
-# and NAMESPACE, where this step works: WORKSHOP_NAMESPACE if that is set.
+# and NAMESPACE, where this step works: WORKSHOP_NAMESPACE if that is set. On a
+# shared cluster, WORKSHOP_PREFIX keeps people apart.
 
 # shellcheck disable=SC2034 # for the scripts that source this file
-NAMESPACE=${WORKSHOP_NAMESPACE:-workshop-01}
+NAMESPACE=${WORKSHOP_NAMESPACE:-${WORKSHOP_PREFIX:-}workshop-01}
 
 # What this shell was to run at its end already, it runs after COMMAND.
 at_exit() {

@@ -556,6 +556,27 @@ func checkFirstLoop(c *check.C) {
 	l.label("b", "", map[string]string{"mirror": "false"})
 	l.mustBe("b-copy", "", "when b has lost its label")
 
+	// The program does not learn that c is gone, and takes its copy for lost.
+	lost := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Event: "DELETED", Object: "c", Fault: faultproxy.Drop})
+	l.remove("c")
+	if err := l.struck(lost); err != nil {
+		l.Fail("a watch that is open", l.output(err))
+	}
+	l.remove("c-copy")
+	l.source("e", "1") // as above
+	l.mustBe("e-copy", "1", "when e has the label mirror=true")
+	// The copies of a, twice, and of b, c and e.
+	accepted := faultproxy.Match{Verb: "create", If: func(r faultproxy.Request) bool { return r.Code == 201 }}
+	err := l.until(200*time.Millisecond, func(context.Context) error {
+		if l.proxy.Count(accepted) == 5 {
+			return errors.New("as it should be")
+		}
+		return nil
+	})
+	if err == nil {
+		l.Mistake("copy of a stale source", "5 copies created", "one more, after its source was deleted")
+	}
+
 	// The eighth try comes 5+10+...+320 = 635 ms after the first.
 	const tries = 8
 	failing := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create"}, Fault: faultproxy.Answer, Code: 500, Times: -1})
@@ -564,10 +585,10 @@ func checkFirstLoop(c *check.C) {
 		l.Fail("a copy of d", l.output(err))
 	}
 	began := time.Now()
-	lost := false
-	err := l.until(patience(), func(context.Context) error {
+	silent := false
+	err = l.until(patience(), func(context.Context) error {
 		n := failing.Struck()
-		if lost = n == 1 && time.Since(began) > 3*time.Second; n >= tries || lost {
+		if silent = n == 1 && time.Since(began) > 3*time.Second; n >= tries || silent {
 			return nil
 		}
 		return fmt.Errorf("%d tries", n)
@@ -578,7 +599,7 @@ func checkFirstLoop(c *check.C) {
 		l.Fail(expected, l.output(err))
 	case err != nil:
 		l.Fail(expected, err.Error())
-	case lost:
+	case silent:
 		l.Mistake("error not retried", expected, "one try in 3 s")
 	}
 	creates := l.proxy.Requests(faultproxy.Match{Verb: "create", If: func(r faultproxy.Request) bool { return r.Code == 500 }})

@@ -45,7 +45,7 @@ else
   at_exit faults_end
 fi
 FAULTS_STEP=${1:-03-informer}
-FAULTS_NAMESPACE=workshop-${FAULTS_STEP%%-*}
+FAULTS_NAMESPACE=${WORKSHOP_PREFIX:-}workshop-${FAULTS_STEP%%-*}
 FAULTS=$(mktemp -d)
 FAULTY=$FAULTS/kubeconfig
 FAULTS_PIDS=()

@@ -40,7 +40,7 @@ func main() {
 func run(ctx context.Context) error {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
 	kubeContext := flag.String("context", "", "context in it (default: the current one)")
-	namespace := flag.String("namespace", "workshop-02", "where to work")
+	namespace := flag.String("namespace", os.Getenv("WORKSHOP_PREFIX")+"workshop-02", "where to work")
 	writers := flag.Int("writers", 8, "how many count at the same time")
 	rounds := flag.Int("rounds", 10, "how often each of them adds one")
 	flag.Parse()

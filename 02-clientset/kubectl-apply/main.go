@@ -42,7 +42,7 @@ func run(ctx context.Context) error {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
 	kubeContext := flag.String("context", "", "context in it (default: the current one)")
 	a := &applier{}
-	flag.StringVar(&a.namespace, "namespace", "workshop-02", "for objects that name none")
+	flag.StringVar(&a.namespace, "namespace", os.Getenv("WORKSHOP_PREFIX")+"workshop-02", "for objects that name none")
 	flag.BoolVar(&a.force, "force-conflicts", false, "take fields that others own")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: kubectl-apply [flags] FILE...   YAML or JSON; - is standard input")

@@ -31,7 +31,7 @@ func main() {
 func run(ctx context.Context) error {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
 	kubeContext := flag.String("context", "", "context in it (default: the current one)")
-	namespace := flag.String("namespace", "workshop-02", "where to work")
+	namespace := flag.String("namespace", os.Getenv("WORKSHOP_PREFIX")+"workshop-02", "where to work")
 	objects := flag.Int("objects", 25, "how many ConfigMaps to make first")
 	limit := flag.Int64("limit", 10, "how many of them a page holds at most")
 	flag.Parse()

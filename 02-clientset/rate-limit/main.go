@@ -30,7 +30,7 @@ func main() {
 func run(ctx context.Context) error {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
 	kubeContext := flag.String("context", "", "context in it (default: the current one)")
-	namespace := flag.String("namespace", "workshop-02", "where to work")
+	namespace := flag.String("namespace", os.Getenv("WORKSHOP_PREFIX")+"workshop-02", "where to work")
 	requests := flag.Int("requests", 30, "how many requests each time; at 5 a second 30 take 4 s, and 200 would take 38 s")
 	flag.Parse()
 	if *requests < 1 {

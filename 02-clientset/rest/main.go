@@ -35,7 +35,7 @@ func main() {
 func run(ctx context.Context) error {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
 	kubeContext := flag.String("context", "", "context in it (default: the current one)")
-	namespace := flag.String("namespace", "workshop-02", "where to work")
+	namespace := flag.String("namespace", os.Getenv("WORKSHOP_PREFIX")+"workshop-02", "where to work")
 	flag.Parse()
 
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()

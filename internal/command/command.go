@@ -12,9 +12,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/board"
 	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/nodeimage"
 	"github.com/k8s-go/workshop/internal/offline"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -28,6 +30,8 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"shell":      shell,
 	"doctor":     examine,
 	"pack":       makePack,
+	"board":      showBoard,
+	"trainers":   trainers,
 	"tour":       tour,
 	"step":       step,
 	"readme":     updateREADME,
@@ -184,14 +188,44 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
+	prefix, err := lesson.ParsePrefix(os.Getenv(lesson.PrefixVariable))
+	if err != nil {
+		return err
+	}
 	path, err := exec.LookPath(lessonShell(os.Getenv("SHELL")))
 	if err != nil {
 		return fmt.Errorf("SHELL: %w", err)
 	}
 	fmt.Printf("kubectl and KUBECONFIG are those of the %s cluster; exit or Ctrl-D to leave (the cluster stays, make down removes it)\n", c.Name())
+	if prefix != "" {
+		if err := showLessons(ws, prefix); err != nil {
+			return err
+		}
+	}
 	// The shell takes this process's place, and with it the terminal and its signals.
 	// Lessons write to TMPDIR, which many systems leave unset.
-	return syscall.Exec(path, []string{path}, append(c.Environ(), "TMPDIR="+os.TempDir()))
+	return syscall.Exec(path, []string{path}, append(workspace.Without(c.Environ(), lesson.PrefixVariable), "TMPDIR="+os.TempDir(), prefix.Environ()))
+}
+
+// showLessons writes the lessons for somebody who shares the cluster, and says where.
+func showLessons(ws workspace.Workspace, prefix lesson.Prefix) error {
+	steps, err := ws.Steps()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Your namespaces on this cluster begin with %s; these are the lessons with your names in them:\n", prefix)
+	for _, s := range steps {
+		if err := prefix.Check(s); err != nil {
+			fmt.Printf("  %v\n", err)
+			break
+		}
+		file, err := prefix.README(ws, s)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("  %s\n", file)
+	}
+	return nil
 }
 
 // lessonShell returns the reader's own shell if lessons work in it, else bash.
@@ -214,6 +248,15 @@ func examine(ctx context.Context, ws workspace.Workspace, args []string) error {
 // makePack writes an archive with all that a machine without a network needs.
 func makePack(ctx context.Context, ws workspace.Workspace, args []string) error {
 	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), strings.Join(args, ""), os.Stdout)
+}
+
+// showBoard shows a trainer the learners' progress files in a folder.
+func showBoard(ctx context.Context, _ workspace.Workspace, args []string) error {
+	dir := strings.Join(args, "")
+	if dir == "" {
+		return errors.New("which folder? Give it as DIR=/path/of/a/share, where each learner writes make -s progress JSON=1 >/path/of/a/share/anna.json")
+	}
+	return board.Watch(ctx, dir, os.Stdout)
 }
 
 // execute runs a program to its end and shows its output. An interrupt reaches

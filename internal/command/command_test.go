@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/board"
+	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -26,6 +30,7 @@ func clone(t *testing.T) workspace.Workspace {
 		"go.mod":             "module " + workspace.Module + "\n\ngo 1.26.0\n",
 		"README.md":          "See [one](01-one/README.md).\n",
 		"CONTRIBUTING.md":    "Do.\n",
+		"TRAINERS.md":        "Teach.\n",
 		"01-one/README.md":   "# One\n\n```console\n$ true\n```\n\n`make test-step N=1`\n",
 		"01-one/e2e_test.go": "package e2e\n",
 	} {
@@ -205,5 +210,29 @@ func TestSources(t *testing.T) {
 	}
 	if want := []string{".ci/run", "01-one/a.sh"}; !slices.Equal(scripts, want) {
 		t.Errorf("scripts %v, want %v", scripts, want)
+	}
+}
+
+// What make progress JSON=1 prints is what make board reads.
+func TestBoardReadsProgress(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := exercise.All(ws)
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("no tasks: %v", err)
+	}
+	output := printed(t, func() {
+		if err := Run(t.Context(), []string{"progress", "JSON=1"}); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "anna.json"), output)
+	table := board.Table(dir)
+	line := regexp.MustCompile(fmt.Sprintf(`(?m)^anna +\d+/%d `, len(tasks)))
+	if !line.MatchString(table) {
+		t.Errorf("the board does not show %d tasks:\n%s", len(tasks), table)
 	}
 }

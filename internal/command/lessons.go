@@ -22,7 +22,24 @@ func tour(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
+	if err := shareable(steps); err != nil {
+		return err
+	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error { return runLessons(ctx, ws, c, steps, false) })
+}
+
+// shareable returns why steps cannot share a cluster, if WORKSHOP_PREFIX says that they should.
+func shareable(steps []workspace.Step) error {
+	prefix, err := lesson.ParsePrefix(os.Getenv(lesson.PrefixVariable))
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if err := prefix.Check(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // step executes one step's README and leaves the cluster as the lesson leaves it.
@@ -38,6 +55,9 @@ func updateREADME(ctx context.Context, ws workspace.Workspace, args []string) er
 func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, update bool) error {
 	s, err := ws.Step(strings.Join(args, " "))
 	if err != nil {
+		return err
+	}
+	if err := shareable([]workspace.Step{s}); err != nil {
 		return err
 	}
 	c, err := chooseUp(ctx, ws)

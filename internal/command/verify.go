@@ -50,7 +50,7 @@ func verifyDocuments(ws workspace.Workspace) error {
 	if err != nil {
 		return err
 	}
-	documents := []string{"README.md", "CONTRIBUTING.md"}
+	documents := []string{"README.md", "CONTRIBUTING.md", trainersFile}
 	for _, s := range steps {
 		documents = append(documents, filepath.Join(s.Name, "README.md"))
 	}
@@ -74,6 +74,7 @@ func verifyDocuments(ws workspace.Workspace) error {
 			}
 		}
 	}
+	errs = append(errs, verifyTrainers(ws, steps))
 	overview, err := os.ReadFile(filepath.Join(ws.Root, "README.md"))
 	if err != nil {
 		return errors.Join(append(errs, err)...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,26 +21,39 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// Namespace is the namespace that a step's README creates, works in and
-// deletes: "workshop-01" for step 1.
-func Namespace(s workspace.Step) string { return fmt.Sprintf("workshop-%02d", s.Number) }
-
-// Run executes the README of a step on the cluster, which must be up.
-// What an earlier run that did not reach its end has left in the cluster is
-// removed first, and so is what this run leaves if it fails.
+// Run executes the README of a step on the cluster, which must be up, for the
+// person that WORKSHOP_PREFIX names. What an earlier run that did not reach its end
+// has left in the cluster is removed first, and so is what this run leaves if it fails.
 func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
-	if err := remove(ctx, c, s); err != nil {
+	p, err := ParsePrefix(os.Getenv(PrefixVariable))
+	if err != nil {
 		return readme.Summary{}, err
 	}
-	runner := readme.Runner{Dir: ws.Root, Env: c.Environ(), Show: show, Update: update}
-	summary, err := runner.Run(ctx, s.README())
+	return p.Run(ctx, ws, c, s, show, update)
+}
+
+// Run is the function Run for the person who has this prefix.
+func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
+	if update && p != "" {
+		return readme.Summary{}, fmt.Errorf("a README is written for everybody: unset %s", PrefixVariable)
+	}
+	file, err := p.README(ws, s)
 	if err != nil {
-		err = errors.Join(err, remove(context.WithoutCancel(ctx), c, s))
+		return readme.Summary{}, err
+	}
+	if err := p.remove(ctx, c, s); err != nil {
+		return readme.Summary{}, err
+	}
+	env := append(workspace.Without(c.Environ(), PrefixVariable), p.Environ())
+	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
+	summary, err := runner.Run(ctx, file)
+	if err != nil {
+		err = errors.Join(err, p.remove(context.WithoutCancel(ctx), c, s))
 	}
 	return summary, err
 }
 
-func remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
 	values, err := Owns(s)
 	if err != nil {
 		return err
@@ -51,7 +65,7 @@ func remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
 	if err := removeClusterScoped(ctx, config, values); err != nil {
 		return err
 	}
-	return removeNamespace(ctx, config, Namespace(s))
+	return removeNamespace(ctx, config, p.Namespace(s))
 }
 
 func removeNamespace(ctx context.Context, config *rest.Config, name string) error {

@@ -174,21 +174,25 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 		}
 	}
 	c.mark(ctx, p, changes)
-	switch {
-	case len(changes) > 0:
+	if len(changes) > 0 {
 		p.lookAgain(p.now.Add(firstWait)) // the events of these writes will come sooner
-	case held:
-		policy, err := c.patchFinalizers(ctx, p.policy, false)
-		if apierrors.IsNotFound(err) {
-			return // it was removed before, by a write whose answer was lost
-		}
-		if err != nil {
-			p.errs = append(p.errs, err)
-			return
-		}
-		p.memory.released = true
-		c.wrotePolicy(p, policy, "finalizer", "no pod carries a mark")
+	} else if held {
+		c.letGo(ctx, p)
 	}
+}
+
+// letGo removes the finalizer.
+func (c *Controller) letGo(ctx context.Context, p *pass) {
+	policy, err := c.patchFinalizers(ctx, p.policy, false)
+	if apierrors.IsNotFound(err) {
+		return // it was removed before, by a write whose answer was lost
+	}
+	if err != nil {
+		p.errs = append(p.errs, err)
+		return
+	}
+	p.memory.released = true
+	c.wrotePolicy(p, policy, "finalizer", "no pod carries a mark")
 }
 
 // markedLive asks the API server which pods carry a policy's mark.

@@ -72,49 +72,54 @@ func plural(pods int) string {
 
 // statusOf returns what the policy's status should be, except for the time.
 func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
-	policy := p.policy
-	status := policy.Status.DeepCopy()
-	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
-		// SetStatusCondition uses the time only if the condition's status changes.
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message,
-			ObservedGeneration: policy.Generation, LastTransitionTime: metav1.NewTime(p.now)})
-	}
-	if policy.DeletionTimestamp != nil { // nothing is counted any more, but a user wants to know what holds the policy
+	status := p.policy.Status.DeepCopy()
+	switch {
+	case p.policy.DeletionTimestamp != nil: // nothing is counted any more, but a user wants to know what holds the policy
 		if reason, message := p.enforced(); reason != "" {
-			set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
+			p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
 		}
-		return status
-	}
-	if p.invalidSelector != nil {
+	case p.invalidSelector != nil:
 		status.Statistics = nil
 		message := p.invalidSelector.Error()
-		set(v1alpha1.ConditionCompliant, metav1.ConditionUnknown, v1alpha1.ReasonInvalidSelector, message)
-		set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, message)
-		status.ObservedGeneration = policy.Generation
-		return status
+		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionUnknown, v1alpha1.ReasonInvalidSelector, message)
+		p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, message)
+		status.ObservedGeneration = p.policy.Generation
+	default:
+		p.judged(status)
 	}
+	return status
+}
+
+// set sets a condition about the present generation of the policy.
+func (p *pass) set(status *v1alpha1.HealthCheckPolicyStatus, kind string, value metav1.ConditionStatus, reason, message string) {
+	// SetStatusCondition uses the time only if the condition's status changes.
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message,
+		ObservedGeneration: p.policy.Generation, LastTransitionTime: metav1.NewTime(p.now)})
+}
+
+// judged fills in what this pass has found out about the pods.
+func (p *pass) judged(status *v1alpha1.HealthCheckPolicyStatus) {
 	failed, passed := len(p.failed), p.passed
 	status.Statistics = &v1alpha1.Statistics{Pods: v1alpha1.PodStatistics{Failed: int32(failed), Passed: int32(passed)}}
 	if failed == 0 {
-		set(v1alpha1.ConditionCompliant, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "Every pod that counts declares every required probe")
+		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "Every pod that counts declares every required probe")
 	} else {
-		set(v1alpha1.ConditionCompliant, metav1.ConditionFalse, v1alpha1.ReasonProbesMissing, fmt.Sprintf("%d of %s lack a required probe", failed, plural(failed+passed)))
+		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionFalse, v1alpha1.ReasonProbesMissing, fmt.Sprintf("%d of %s lack a required probe", failed, plural(failed+passed)))
 	}
 	if len(p.errs) > 0 { // how far the action has come is not known yet, so the generation is not through
 		if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionEnforced) {
 			meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionEnforced) // it was about other pods
 		}
-		return status
+		return
 	}
 	if reason, message := p.enforced(); reason == "" {
-		set(v1alpha1.ConditionEnforced, metav1.ConditionTrue, v1alpha1.ReasonDone, "The action has reached every pod that lacks a required probe")
+		p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionTrue, v1alpha1.ReasonDone, "The action has reached every pod that lacks a required probe")
 	} else {
-		set(v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
+		p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionFalse, reason, message)
 	}
 	if !p.keepObserved {
-		status.ObservedGeneration = policy.Generation
+		status.ObservedGeneration = p.policy.Generation
 	}
-	return status
 }
 
 // report writes the status if it differs from what the policy has.

@@ -1,0 +1,149 @@
+package command
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// read decodes a file of the clone, without comments, and returns its clone.
+func read(t *testing.T, into any, path ...string) workspace.Workspace {
+	t.Helper()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(append([]string{ws.Root}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatalf("%s: %v", filepath.Join(path...), err)
+	}
+	return ws
+}
+
+// matcher is a problem matcher of VS Code. One that is an empty list matches nothing.
+type matcher struct {
+	Pattern struct {
+		Regexp                      string
+		File, Line, Column, Message int
+	}
+	Background struct{ BeginsPattern, EndsPattern string }
+}
+
+type editorTask struct {
+	Label, Command string
+	ProblemMatcher json.RawMessage
+}
+
+func editorTasks(t *testing.T) (workspace.Workspace, []editorTask, []string) {
+	t.Helper()
+	var file struct {
+		Inputs []struct{ Options []string }
+		Tasks  []editorTask
+	}
+	ws := read(t, &file, ".vscode", "tasks.json")
+	if len(file.Tasks) == 0 || len(file.Inputs) != 1 {
+		t.Fatalf("%d tasks and %d inputs", len(file.Tasks), len(file.Inputs))
+	}
+	return ws, file.Tasks, file.Inputs[0].Options
+}
+
+func TestEditorTasksCallCommands(t *testing.T) {
+	ws, tasks, options := editorTasks(t)
+	for _, task := range tasks {
+		words := strings.Fields(task.Command)
+		if len(words) < 2 || words[0] != "make" || commands[words[1]] == nil {
+			t.Errorf("%s: %q is no command of the Makefile", task.Label, task.Command)
+		}
+	}
+	steps, err := ws.Steps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if tasks, err := exercise.Of(s); err != nil || len(tasks) > 0 && !slices.Contains(options, s.Name[1:2]) {
+			t.Errorf("no task of the editor takes step %s (%v)", s.Name, err)
+		}
+	}
+	if len(options) != len(steps) {
+		t.Errorf("the options are %v, and there are %d steps", options, len(steps))
+	}
+}
+
+// An editor marks the line that make check and make watch name.
+func TestEditorsFindTheLine(t *testing.T) {
+	ws, tasks, _ := editorTasks(t)
+	all, err := exercise.All(ws)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no exercises: %v", err)
+	}
+	task := all[0]
+	file := task.Shown("main.go")
+	shown := map[string][4]string{ // what is printed, and what the editor makes of it
+		printed(t, func() { explain(task, exercise.Verdict{Outcome: exercise.Open, File: "main.go", Line: 12}) }): {file, "12", "", task.NotDone()},
+		printed(t, func() {
+			explain(task, exercise.Verdict{Outcome: exercise.Failed, File: "main.go", Line: 7, Expected: "a: b", Held: "work/x: 7"})
+		}): {file, "7", "", "not right yet"},
+		printed(t, func() {
+			explain(task, exercise.Verdict{Outcome: exercise.Broken, Output: "# example.com/work\n" + file + ":3:14: undefined: a: b"})
+		}): {file, "3", "14", "undefined: a: b"},
+	}
+	matchers := 0
+	for _, editor := range tasks {
+		var m matcher
+		if string(editor.ProblemMatcher) == "[]" {
+			continue
+		}
+		if err := json.Unmarshal(editor.ProblemMatcher, &m); err != nil {
+			t.Fatalf("%s: %v", editor.Label, err)
+		}
+		matchers++
+		pattern := regexp.MustCompile(m.Pattern.Regexp)
+		for text, want := range shown {
+			var found [][4]string
+			for line := range strings.Lines(text) {
+				if g := pattern.FindStringSubmatch(strings.TrimSuffix(line, "\n")); g != nil {
+					found = append(found, [4]string{g[m.Pattern.File], g[m.Pattern.Line], g[m.Pattern.Column], g[m.Pattern.Message]})
+				}
+			}
+			if len(found) != 1 || found[0] != want {
+				t.Errorf("%s finds %q, want %q, in\n%s", editor.Label, found, want, text)
+			}
+		}
+	}
+	if matchers != 2 {
+		t.Errorf("%d tasks have a problem matcher, want make check and make watch", matchers)
+	}
+}
+
+// The container ends with make doctor, and has the Go that go.mod asks for.
+func TestDevcontainer(t *testing.T) {
+	var container struct {
+		Image, PostCreateCommand string
+		Features                 map[string]any
+		Customizations           struct{ VSCode struct{ Extensions []string } }
+	}
+	var editor struct{ Recommendations []string }
+	ws := read(t, &container, ".devcontainer", "devcontainer.json")
+	read(t, &editor, ".vscode", "extensions.json")
+	version, err := ws.GoVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	minor := strings.Join(strings.Split(version, ".")[:2], ".")
+	if !strings.HasPrefix(container.Image, "golang:"+minor+"-") || container.PostCreateCommand != "make doctor" || len(container.Features) == 0 {
+		t.Errorf("%+v, want Go %s and make doctor", container, minor)
+	}
+	if !slices.Equal(container.Customizations.VSCode.Extensions, editor.Recommendations) {
+		t.Errorf("the container installs %v, and the clone recommends %v", container.Customizations.VSCode.Extensions, editor.Recommendations)
+	}
+}
