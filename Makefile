@@ -69,6 +69,7 @@ help:
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
+##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
@@ -113,7 +114,7 @@ exercise check watch hint solution reset progress prove: build
 	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
 
 chaos: build
-	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)'
+	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)' '$(FAILOVERS)'
 
 clean: down
 	@scripts/docker/engine.sh stop

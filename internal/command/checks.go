@@ -64,10 +64,17 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 // chaos plays every fault to the controllers of step 06, on a cluster of its own:
-// for so many seeds, or for one that is given.
+// for so many seeds, or for one that is given. Or it ends the leader of step 07 that
+// many times.
 func chaos(ctx context.Context, ws workspace.Workspace, args []string) error {
-	flags := []string{"-seeds", args[0]}
-	if seed := strings.Join(args[1:], ""); seed != "" {
+	seeds, seed, failovers := args[0], args[1], args[2]
+	if failovers != "" {
+		return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+			return execute(ctx, ws, append(c.Environ(), "FAILOVERS="+failovers), "go", "test", "-vet=off", "-count=1", "-v", "-timeout=60m", "-run=^TestInCluster$", "./07-in-cluster")
+		})
+	}
+	flags := []string{"-seeds", seeds}
+	if seed != "" {
 		flags = []string{"-seed", seed}
 	}
 	program := ws.Path("chaos", "chaos")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -34,6 +35,14 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 		return nil, err
 	}
 	step := tasks[0].Step
+	environ := c.Environ()
+	if other, err := otherDefinition(ctx, c, ws, step); err != nil {
+		return nil, err
+	} else if other != "" {
+		if environ, err = checksCluster(ctx, ws, other); err != nil {
+			return nil, err
+		}
+	}
 	binary, err := checkBinary(ctx, ws, step)
 	if err != nil {
 		return nil, err
@@ -49,7 +58,7 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	}
 	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute,
 		Args: []string{"-test.run=^" + exercise.TestName + "$/^(" + strings.Join(names, "|") + ")$", "-test.parallel=4", "-test.timeout=10m"},
-		Env:  append(c.Environ(), exercise.WorkEnv+"="+exercise.Work(ws), exercise.VerdictsEnv+"="+dir, "TMPDIR="+dir)})
+		Env:  append(environ, exercise.WorkEnv+"="+exercise.Work(ws), exercise.VerdictsEnv+"="+dir, "TMPDIR="+dir)})
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +79,48 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 		verdicts[t.Name] = v
 	}
 	return verdicts, nil
+}
+
+// otherDefinition returns a definition of step 05 that the cluster has in another
+// form, if the step needs it. The learner may have objects of it, so it stays.
+func otherDefinition(ctx context.Context, c *cluster.Cluster, ws workspace.Workspace, step workspace.Step) (string, error) {
+	owns, err := lesson.Owns(step)
+	if err != nil || step.Number == 5 || !slices.Contains(owns, "05") {
+		return "", err
+	}
+	config, err := c.Config()
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(ws.Root, "05-crd-go", "config", "crd", "*.yaml"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		if other, err := lesson.Other(ctx, config, file); err != nil || other {
+			return filepath.Base(file), err
+		}
+	}
+	return "", nil
+}
+
+// checksCluster starts a kwok cluster for checks, which make down removes.
+func checksCluster(ctx context.Context, ws workspace.Workspace, other string) ([]string, error) {
+	const name = "checks"
+	if _, err := os.Stat(ws.Bin("kube-apiserver")); err != nil { // building it would take minutes
+		return nil, fmt.Errorf("the cluster has another definition than 05-crd-go/config/crd/%s: kubectl apply --server-side --force-conflicts -f 05-crd-go/config/crd replaces it, and make up CLUSTER=kwok makes a cluster without it", other)
+	}
+	c, err := cluster.NewKwok(ws, name, cluster.KwokOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if state, _ := c.State(ctx); state != cluster.Ready {
+		fmt.Printf("The cluster has another definition than 05-crd-go/config/crd/%s, so the checks get a cluster of their own\n", other)
+		if err := c.Up(ctx, os.Stdout); err != nil {
+			return nil, err
+		}
+	}
+	return append(c.Environ(), exercise.ClusterEnv+"="+name), nil
 }
 
 // checkBinary returns the compiled tests of a step. They are compiled again only

@@ -339,3 +339,16 @@ func (t Task) Line(files Files, m Mistake) (name string, line int) {
 	first, _ := t.lines(t.Open[0], files[t.Open[0].File])
 	return t.Open[0].File, first
 }
+
+// OpenLine returns the file and line that still say that the task is not done, the
+// first of several.
+func (t Task) OpenLine(files Files) (name string, line int) {
+	for _, e := range t.Open {
+		for i, text := range strings.Split(string(files[e.File]), "\n") {
+			if strings.Contains(text, t.NotDone()) {
+				return e.File, i + 1
+			}
+		}
+	}
+	return t.Line(files, Mistake{})
+}

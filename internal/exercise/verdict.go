@@ -27,6 +27,9 @@ const (
 	WorkEnv = "WORKSHOP_CHECK_TREE"
 	// VerdictsEnv is the folder for the verdicts: <task>.json.
 	VerdictsEnv = "WORKSHOP_CHECK_VERDICTS"
+	// ClusterEnv names a further kwok cluster of the clone, in which the tests are to
+	// run instead.
+	ClusterEnv = "WORKSHOP_CHECK_CLUSTER"
 	// SeedEnv chooses which mutant of each task is tried; SeedEnv=all tries all of them.
 	SeedEnv = "WORKSHOP_SEED"
 )

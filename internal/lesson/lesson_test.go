@@ -14,8 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/lesson"
@@ -253,5 +256,62 @@ func TestTwoPeopleShareACluster(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Our definition is no other one, with or without the defaults that the API server
+// has filled in, and whoever made it. One with another spec is.
+func TestOtherDefinition(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	const text = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: others.definitions.k8s-go.openshift.org}
+spec:
+  group: definitions.k8s-go.openshift.org
+  scope: Namespaced
+  names: {plural: others, kind: Other}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
+`
+	path := filepath.Join(t.TempDir(), "crd.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, want bool) {
+		t.Helper()
+		if other, err := lesson.Other(e.Context(), e.Config, path); err != nil || other != want {
+			t.Errorf("%s: other is %v, want %v (%v)", what, other, want, err)
+		}
+	}
+	write(text)
+	want("no definition", false)
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict([]byte(text), crd); err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientset.NewForConfig(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+	if _, err := definitions.Create(e.Context(), crd, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := definitions.Delete(context.WithoutCancel(e.Context()), crd.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	want("the same definition", false)
+	write(strings.Replace(text, "{type: object}", "{type: object, description: changed}", 1))
+	want("another schema", true)
+	write(strings.Replace(text, "Namespaced", "Cluster", 1))
+	want("another scope", true)
+	left, err := definitions.Get(e.Context(), crd.Name, metav1.GetOptions{})
+	if err != nil || left.Spec.Scope != apiextensionsv1.NamespaceScoped || left.Generation != 1 {
+		t.Errorf("the comparison has changed the definition: %+v, %v", left.Spec, err)
 	}
 }

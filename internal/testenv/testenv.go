@@ -114,7 +114,12 @@ func (s *suite) setup(ctx context.Context) (err error) {
 	if s.ws, err = workspace.Find(); err != nil {
 		return err
 	}
-	if s.cluster, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER")); err != nil {
+	if further := os.Getenv(exercise.ClusterEnv); further != "" {
+		s.cluster, err = cluster.NewKwok(s.ws, further, cluster.KwokOptions{})
+	} else {
+		s.cluster, _, err = cluster.Select(ctx, s.ws, os.Getenv("CLUSTER"))
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.cluster.Up(ctx, os.Stderr); err != nil {

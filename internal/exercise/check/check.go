@@ -284,14 +284,17 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	files, err := c.task.Read(c.task.Dir(c.tree))
 	c.Must(err)
 	if v.Outcome == exercise.Failed {
-		// A file that is no program says it too.
-		for _, data := range files {
-			if c.task.Program == "" && strings.Contains(string(data), c.task.NotDone()) {
+		// A file that does not run says it too.
+		for name, data := range files {
+			if c.task.Program == "" && filepath.Ext(name) != ".sh" && strings.Contains(string(data), c.task.NotDone()) {
 				v = exercise.Verdict{Outcome: exercise.Open}
 			}
 		}
 	}
 	v.File, v.Line = c.task.Line(files, m)
+	if v.Outcome == exercise.Open {
+		v.File, v.Line = c.task.OpenLine(files)
+	}
 	panic(ended{v})
 }
 

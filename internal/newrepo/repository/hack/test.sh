@@ -28,7 +28,7 @@ finish() {
 trap finish EXIT
 # shellcheck disable=SC2086 # several flags
 bin/kind create cluster --name "$name" --wait 3m ${KINDFLAGS:-}
-make image
+make --no-print-directory image
 bin/kind load image-archive bin/image.tar --name "$name"
-make deploy
+make --no-print-directory deploy
 E2E_CONTROLLER=deployed go test -count=1 ./...

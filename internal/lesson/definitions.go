@@ -1,0 +1,54 @@
+package lesson
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// Other reports whether the cluster has another definition of the same name than
+// the one in a file. One that the cluster does not have is no other one.
+func Other(ctx context.Context, config *rest.Config, path string) (bool, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	ours := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(data, ours); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	client, err := clientset.NewForConfig(config)
+	if err != nil {
+		return false, err
+	}
+	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+	theirs, err := definitions.Get(ctx, ours.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the definition %s: %w", ours.Name, err)
+	}
+	if theirs.DeletionTimestamp != nil {
+		return true, nil
+	}
+	// The API server fills in defaults before it compares. A new generation would
+	// mean that our spec differs.
+	changed := theirs.DeepCopy()
+	changed.Spec = ours.Spec
+	changed, err = definitions.Update(ctx, changed, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsInvalid(err) {
+		return true, nil // such as another scope, which cannot change
+	}
+	if err != nil {
+		return false, fmt.Errorf("comparing the definition %s with ours: %w", ours.Name, err)
+	}
+	return changed.Generation != theirs.Generation, nil
+}
