@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/04-crd-yaml/exercises"
@@ -168,12 +169,18 @@ func checkRetire(c *check.C) {
 	crd := crdtest.Read(c.T, policyCRD)
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	crdtest.Install(c.T, c.Env, crd)
+	sound, name := false, crd.Name
+	c.T.Cleanup(func() {
+		if !sound {
+			repair(c, name)
+		}
+	})
 	definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
 	type place struct {
 		where       string
 		old, new    dynamic.ResourceInterface
 		before, now *unstructured.Unstructured
-		unreadable  bool
+		left        bool // in v1alpha1
 	}
 	places := []*place{
 		{where: "the namespace of WORKSHOP_NAMESPACE", old: resource(c.Env, crd, "v1alpha1"), new: resource(c.Env, crd, "v1beta1")},
@@ -185,13 +192,14 @@ func checkRetire(c *check.C) {
 		c.Must(err)
 	}
 
-	script := c.Start(testenv.Command{Path: c.Path("retire.sh"), Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
-	if err := c.Until(time.Minute, func(context.Context) error {
+	script := c.Start(testenv.Command{Path: c.Path("retire.sh"), Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Timeout: 2 * time.Minute,
+		Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
+	if err := c.Until(2*time.Minute, func(context.Context) error {
 		select {
 		case <-script.Done():
 			return nil
 		default:
-			return errors.New("it still runs after a minute:\n" + script.Stdout() + script.Stderr())
+			return errors.New("it still runs after two minutes:\n" + script.Stdout() + script.Stderr())
 		}
 	}); err != nil {
 		c.Fail("retire.sh ends", err.Error())
@@ -214,37 +222,42 @@ func checkRetire(c *check.C) {
 		c.Fail("versions [v1beta1], status.storedVersions [v1beta1], exit code 0", held)
 	}
 
-	// The server has noticed when it no longer answers in the old version.
-	c.Must(c.Until(20*time.Second, func(ctx context.Context) error {
+	// An object that still has its resourceVersion is stored as it was, whether or not
+	// the server can read it for a moment yet. For the others it has to show.
+	c.Must(c.Until(time.Minute, func(ctx context.Context) error {
 		if _, err := places[0].old.List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
 		}
 		return nil
 	}))
-	unreadable := 0
+	left := 0
 	for _, p := range places {
-		p.now, err = p.new.Get(c.Context(), "x", metav1.GetOptions{})
+		var err error
+		_ = c.Until(500*time.Millisecond, func(context.Context) error { // an error ends this early, not its absence
+			if p.now, err = p.new.Get(c.Context(), "x", metav1.GetOptions{}); err != nil || p.now.GetResourceVersion() == p.before.GetResourceVersion() {
+				return nil
+			}
+			return errors.New("it was stored again, and can be read")
+		})
 		switch {
 		case apierrors.IsNotFound(err):
 			c.Mistake("deleted and made again", "the policy x in "+p.where+", with the UID that it had", err.Error())
-		case err != nil && strings.Contains(err.Error(), "invalid group/version"):
-			p.unreadable = true
-			unreadable++
+		case err != nil && strings.Contains(err.Error(), "invalid group/version"), err == nil && p.now.GetResourceVersion() == p.before.GetResourceVersion():
+			p.left = true
+			left++
 		default:
 			c.Must(err)
 		}
 	}
-	if unreadable > 0 {
-		repair(c, crd)
-	}
-	const readable = "every policy can be read in v1beta1"
-	if unreadable == len(places) {
-		c.Mistake("status patched without rewriting", readable, "the server cannot decode any of them: invalid group/version")
+	sound = left == 0
+	const stored = "every policy is stored in v1beta1"
+	if left == len(places) {
+		c.Mistake("status patched without rewriting", stored, "none of them: the server cannot read them any more, or will soon not")
 	}
 	for _, p := range places {
 		switch {
-		case p.unreadable:
-			c.Mistake("one namespace only", readable, "the server cannot decode the one in "+p.where+": invalid group/version")
+		case p.left:
+			c.Mistake("one namespace only", stored, "the one in "+p.where+" is still stored in v1alpha1")
 		case p.now.GetUID() != p.before.GetUID():
 			c.Mistake("deleted and made again", "the UID "+string(p.before.GetUID()), "the UID "+string(p.now.GetUID()))
 		case !cmp.Equal(field(p.now, "spec"), field(p.before, "spec")):
@@ -255,17 +268,27 @@ func checkRetire(c *check.C) {
 
 // repair makes objects readable again that are stored in v1alpha1. Without that
 // they could not be deleted with their definition.
-func repair(c *check.C, crd *definition) {
-	alpha := *crd.Spec.Versions[0].DeepCopy()
-	alpha.Name, alpha.Storage = "v1alpha1", false
-	crd.Spec.Versions = append(crd.Spec.Versions, alpha)
-	_, err := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions().Update(c.Context(), crd, metav1.UpdateOptions{})
+func repair(c *check.C, name string) {
+	c.T.Helper()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
+		crd, err := definitions.Get(c.Context(), name, metav1.GetOptions{})
+		if err != nil || len(crd.Spec.Versions) > 1 {
+			return err
+		}
+		alpha := *crd.Spec.Versions[0].DeepCopy()
+		alpha.Name, alpha.Storage = "v1alpha1", false
+		crd.Spec.Versions = append(crd.Spec.Versions, alpha)
+		_, err = definitions.Update(c.Context(), crd, metav1.UpdateOptions{})
+		return err
+	})
 	c.Must(err)
-	everywhere := c.Dynamic.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1beta1", Resource: crd.Spec.Names.Plural})
-	c.Must(c.Until(20*time.Second, func(ctx context.Context) error {
+	group := name[strings.Index(name, ".")+1:]
+	everywhere := c.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1alpha1", Resource: "healthcheckpolicies"})
+	c.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := everywhere.List(ctx, metav1.ListOptions{})
 		return err
-	}))
+	})
 }
 
 // checkAdmission puts the policy and its binding into force in the check's
@@ -344,14 +367,16 @@ func checkAdmission(c *check.C) {
 	}
 	kill := map[string]any{"action": "kill"}
 	const refused = "in a namespace without the label, a new policy that kills is refused"
-	var denied error
-	if err := c.Until(10*time.Second, func(context.Context) error {
-		if denied = create(policies, kill); denied == nil {
-			return errors.New("it was accepted for 10 seconds")
+	allowed := sentinel(c, crd)
+	c.Must(c.Until(time.Minute, func(context.Context) error {
+		if allowed() {
+			return errors.New("the policies are not in force")
 		}
 		return nil
-	}); err != nil {
-		c.Fail(refused, err.Error())
+	}))
+	denied := create(policies, kill)
+	if denied == nil {
+		c.Fail(refused, "the server has accepted it")
 	}
 	if strings.Contains(denied.Error(), "resulted in error") {
 		c.Mistake("error on missing labels", refused+", with a message about the label", denied.Error())
@@ -366,11 +391,50 @@ func checkAdmission(c *check.C) {
 		c.Mistake("a killer can be widened", "a new selector of a policy that kills already is refused", "the server has accepted it")
 	}
 	labelNamespace(c.T, c.Env, `"allowed"`)
-	if err := c.Until(10*time.Second, func(context.Context) error { return create(policies, kill) }); err != nil {
+	c.Must(c.Until(time.Minute, func(context.Context) error {
+		if !allowed() {
+			return errors.New("the server has not seen the label of the namespace")
+		}
+		return nil
+	}))
+	if err := create(policies, kill); err != nil {
 		c.Fail("in a namespace with the label, an administrator can make a policy that kills", err.Error())
 	}
 	if err := create(anna, kill); err == nil {
 		c.Mistake("author not asked", "anna, who is not allowed to evict pods, cannot make a policy that kills", "the server has accepted it")
+	}
+}
+
+// sentinel puts a policy of the check's own into force, later than the learner's: it
+// refuses one object in a namespace without the label. The function that it returns
+// tells whether that object is allowed. As long as it is, the learner's policy may
+// not be in force, and once it is again, the server has seen the label.
+func sentinel(c *check.C, crd *definition) (allowed func() bool) {
+	c.T.Helper()
+	name := "sentinel." + c.Namespace + ".k8s-go.openshift.org"
+	client := c.Client.AdmissionregistrationV1()
+	deleteAtEnd(c.T, c.Env,
+		func(ctx context.Context) error {
+			return client.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return client.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})
+		})
+	var policy admissionv1.ValidatingAdmissionPolicy
+	var binding admissionv1.ValidatingAdmissionPolicyBinding
+	readPair(c.T, "kill-needs-permission.yaml", &policy, &binding)
+	policy.Name, binding.Name, binding.Spec.PolicyName = name, name, name
+	policy.Spec.MatchConstraints.ResourceRules[0].APIGroups = []string{crd.Spec.Group}
+	policy.Spec.MatchConditions = []admissionv1.MatchCondition{{Name: "only-one", Expression: "object.metadata.name == 'sentinel'"}}
+	policy.Spec.Validations = policy.Spec.Validations[:1]
+	onlyHere(c.T, c.Env, binding.Spec.MatchResources.NamespaceSelector)
+	_, err := client.ValidatingAdmissionPolicies().Create(c.Context(), &policy, metav1.CreateOptions{})
+	c.Must(err)
+	_, err = client.ValidatingAdmissionPolicyBindings().Create(c.Context(), &binding, metav1.CreateOptions{})
+	c.Must(err)
+	return func() bool {
+		_, err := resource(c.Env, crd, "").Create(c.Context(), object(crd, "sentinel", map[string]any{"podLabel": "x"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil || !strings.Contains(err.Error(), name)
 	}
 }
 

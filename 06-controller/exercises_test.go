@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -50,6 +52,9 @@ func works(c *check.C, command testenv.Command) *candidate {
 // until waits until f returns nil, and fails the check if that takes too long, or if
 // the controller ends.
 func (s *candidate) until(expected string, timeout time.Duration, f func(context.Context) error) {
+	if os.Getenv(exercise.WorkEnv) == "" {
+		timeout = time.Minute // a proof shares the machine with all other tests
+	}
 	err := s.c.Until(timeout, func(ctx context.Context) error {
 		select {
 		case <-s.Done():
@@ -114,7 +119,7 @@ func checkCreate(c *check.C) {
 	}
 	// reports waits for the condition Owned of an Icecream, unless a mistake is certain before.
 	reports := func(ice, expected string, right, wrong func(*icecreamv1alpha1.Icecream) error) {
-		s.until(expected, 15*time.Second, func(ctx context.Context) error {
+		s.until(expected, 10*time.Second, func(ctx context.Context) error {
 			refused := 0
 			for _, r := range p.proxy.Requests(faultproxy.Match{Resource: "deployments"}) {
 				switch {
@@ -143,7 +148,7 @@ func checkCreate(c *check.C) {
 
 	p.foreign("taken")
 	p.create("late", "taken", 0)
-	s.until("Owned=False, because the Deployment taken is somebody else's", 15*time.Second, func(context.Context) error {
+	s.until("Owned=False, because the Deployment taken is somebody else's", 10*time.Second, func(context.Context) error {
 		if n := accepted(); n > 0 {
 			c.Mistake("another name", "no other Deployment than taken", fmt.Sprintf("%d further Deployments were created", n))
 		}
@@ -198,10 +203,10 @@ func checkBrake(c *check.C) {
 	two := func() bool { return len(w.evicted()) > 1 }
 
 	// The API server refuses the first eviction.
-	w.proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
+	refusal := w.proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
 	s := works(c, w.command)
 	const first = "one eviction, after one that was refused, and then 600 seconds without another"
-	s.until(first, 15*time.Second, func(ctx context.Context) error {
+	s.until(first, 10*time.Second, func(ctx context.Context) error {
 		policy, err := w.policies.Get(ctx, "example", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -210,7 +215,10 @@ func checkBrake(c *check.C) {
 			return nil
 		}
 		if hindered("Throttled", "Throttled: 2 pods")(policy) == nil {
-			c.Mistake("a refusal counts", first, "no eviction, and the policy says: Throttled: 2 pods")
+			if refusal.Struck() > 0 {
+				c.Mistake("a refusal counts", first, "no eviction after the refused one, and the policy says: Throttled: 2 pods")
+			}
+			c.Fail(first, "no eviction was sent, and the policy says: Throttled: 2 pods")
 		}
 		return fmt.Errorf("no eviction; the status is %s", asJSON(policy.Status))
 	})
@@ -265,7 +273,7 @@ func checkStatus(c *check.C) {
 	// At first, no mark can be written.
 	failing := w.proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	s := works(c, w.command)
-	s.until("the statistics 1 failed, 1 passed, though no mark can be written", 15*time.Second, func(ctx context.Context) error {
+	s.until("the statistics 1 failed, 1 passed, though no mark can be written", 10*time.Second, func(ctx context.Context) error {
 		p := read(ctx)
 		if meta.IsStatusConditionTrue(p.Status.Conditions, "Enforced") {
 			c.Mistake("done too early", "no Enforced=True, because the API server refuses the mark with 500", "the conditions "+asJSON(p.Status.Conditions))
@@ -279,7 +287,7 @@ func checkStatus(c *check.C) {
 		return nil
 	})
 	failing.Remove()
-	s.until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", 15*time.Second, func(ctx context.Context) error {
+	s.until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", 10*time.Second, func(ctx context.Context) error {
 		p := read(ctx)
 		done := meta.FindStatusCondition(p.Status.Conditions, "Enforced")
 		if done == nil || done.Status != metav1.ConditionTrue {
@@ -315,7 +323,7 @@ func checkStatus(c *check.C) {
 		c.Mistake("written without a change", "no write of the status while nothing changes", "first "+asJSON(before.Status.Conditions)+"\nthen "+asJSON(after.Status.Conditions))
 	}
 	w.pod("c", healthy)
-	s.until("the statistics 1 failed, 2 passed", 15*time.Second, func(ctx context.Context) error { return counted(1, 2)(read(ctx)) })
+	s.until("the statistics 1 failed, 2 passed", 10*time.Second, func(ctx context.Context) error { return counted(1, 2)(read(ctx)) })
 	if after := since(read(c.Context())); after != since(before) {
 		c.Mistake("transition time moves", since(before), after)
 	}
@@ -347,7 +355,7 @@ func checkTakeBack(c *check.C) {
 	}
 	// leaves waits until a policy is gone.
 	leaves := func(mistake, policy, pod string) {
-		s.until("the policy "+policy+" goes, after its marks", 15*time.Second, func(ctx context.Context) error {
+		s.until("the policy "+policy+" goes, after its marks", 10*time.Second, func(ctx context.Context) error {
 			if gone(mistake, policy, pod) {
 				return nil
 			}
@@ -359,15 +367,15 @@ func checkTakeBack(c *check.C) {
 	}
 	labels("failing")
 	labels("finished")
-	s.until("marks on two pods", 15*time.Second, marked("failing"))
-	s.until("marks on two pods", 15*time.Second, marked("finished"))
+	s.until("marks on two pods", 10*time.Second, marked("failing"))
+	s.until("marks on two pods", 10*time.Second, marked("finished"))
 
 	// The mark cannot be taken back.
 	failing := w.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods", Name: "failing"}, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	w.remove("failing")
 	s.looks(3, func() bool { return gone("finalizer first", "failing", "failing") })
 	failing.Remove()
-	s.until("no mark on the pod of a policy that is being deleted", 15*time.Second, func(ctx context.Context) error {
+	s.until("no mark on the pod of a policy that is being deleted", 10*time.Second, func(ctx context.Context) error {
 		gone("finalizer first", "failing", "failing")
 		if marked("failing")(ctx) == nil {
 			return errors.New("pod failing still carries its mark")
@@ -388,7 +396,7 @@ func checkTakeBack(c *check.C) {
 	// The cache does not show the mark yet.
 	held := w.proxy.MustInject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold, Times: -1})
 	labels("held")
-	s.until("a mark on pod held", 15*time.Second, marked("held"))
+	s.until("a mark on pod held", 10*time.Second, marked("held"))
 	w.remove("held")
 	s.looks(3, func() bool { return gone("old cache believed", "held", "held") })
 	held.Remove()
@@ -399,7 +407,7 @@ func checkTakeBack(c *check.C) {
 	lost := w.proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Lose})
 	stalled := w.proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Stall, Times: -1, After: 1})
 	labels("lost")
-	s.until("a second try after an answer that was lost", 15*time.Second, func(context.Context) error {
+	s.until("a second try after an answer that was lost", 10*time.Second, func(context.Context) error {
 		if lost.Struck() == 0 || stalled.Struck() == 0 {
 			return errors.New("there was none")
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -34,6 +35,17 @@ const (
 	definition = "../config/crd/stable.example.org_widgets.yaml"
 	patience   = time.Minute
 )
+
+// running ends at an interrupt. The tests fail then, and clean up like after any failure.
+var running context.Context
+
+func TestMain(m *testing.M) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	running = ctx
+	code := m.Run()
+	stop()
+	os.Exit(code)
+}
 
 // A cluster is what the tests know of the one that they run on.
 type cluster struct {
@@ -66,7 +78,7 @@ func connect(t *testing.T) *cluster {
 	}
 	c := &cluster{T: t, config: config, core: core, own: own}
 	c.define()
-	namespace, err := core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "widget-test-"}}, metav1.CreateOptions{})
+	namespace, err := core.CoreV1().Namespaces().Create(running, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "widget-test-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("creating the namespace of the test: %v", err)
 	}
@@ -95,12 +107,12 @@ func (c *cluster) define() {
 		c.Fatal(err)
 	}
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	_, err = definitions.Get(c.Context(), crd.GetName(), metav1.GetOptions{})
+	_, err = definitions.Get(running, crd.GetName(), metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
 		c.Fatalf("looking for the definition: %v", err)
 	}
-	if _, err := definitions.Apply(c.Context(), crd.GetName(), &crd, metav1.ApplyOptions{FieldManager: "e2e", Force: true}); err != nil {
+	if _, err := definitions.Apply(running, crd.GetName(), &crd, metav1.ApplyOptions{FieldManager: "e2e", Force: true}); err != nil {
 		c.Fatalf("installing the definition: %v", err)
 	}
 	if missing {
@@ -116,7 +128,7 @@ func (c *cluster) define() {
 			})
 		})
 	}
-	c.eventually(c.Context(), "the definition is served", func(ctx context.Context) error {
+	c.eventually(running, "the definition is served", func(ctx context.Context) error {
 		_, err := c.own.Widgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 		return err
 	})
@@ -130,7 +142,7 @@ func (c *cluster) control() (stop func()) {
 		return func() {}
 	}
 	binary := filepath.Join(c.TempDir(), controller.Manager)
-	if output, err := exec.CommandContext(c.Context(), "go", "build", "-o", binary, "../cmd/"+controller.Manager).CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(running, "go", "build", "-o", binary, "../cmd/"+controller.Manager).CombinedOutput(); err != nil {
 		c.Fatalf("building the controller: %v\n%s", err, output)
 	}
 	process := exec.Command(binary, "-namespace", c.namespace, "-lease-namespace", c.namespace)
@@ -161,7 +173,7 @@ func (c *cluster) control() (stop func()) {
 		if err := process.Wait(); err != nil {
 			c.Errorf("the controller's end: %v", err)
 		}
-		lease, err := c.core.CoordinationV1().Leases(c.namespace).Get(c.Context(), controller.Manager, metav1.GetOptions{})
+		lease, err := c.core.CoordinationV1().Leases(c.namespace).Get(running, controller.Manager, metav1.GetOptions{})
 		if err != nil {
 			c.Fatal(err)
 		}
@@ -189,7 +201,7 @@ func (c *cluster) eventually(ctx context.Context, what string, f func(ctx contex
 // holds waits until the ConfigMap holds a text, and the status says so.
 func (c *cluster) holds(name, text string) {
 	c.Helper()
-	c.eventually(c.Context(), fmt.Sprintf("ConfigMap %s holds %q", name, text), func(ctx context.Context) error {
+	c.eventually(running, fmt.Sprintf("ConfigMap %s holds %q", name, text), func(ctx context.Context) error {
 		configMap, err := c.core.CoreV1().ConfigMaps(c.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -217,7 +229,7 @@ func (c *cluster) reports(ctx context.Context, name string, status metav1.Condit
 func TestController(t *testing.T) {
 	c := connect(t)
 	stop := c.control()
-	ctx := t.Context()
+	ctx := running
 	widgets, configMaps := c.own.Widgets(c.namespace), c.core.CoreV1().ConfigMaps(c.namespace)
 	create := func(name, text string) error {
 		_, err := widgets.Create(ctx, &v1alpha1.Widget{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.WidgetSpec{Text: text}}, metav1.CreateOptions{})
