@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -172,7 +173,12 @@ func (d *deployment) gap(log auditLog, s strike, struck time.Time) (next term) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	next = terms[len(terms)-1]
+	// On a busy machine, a leader may also lose its lease by itself, later.
+	i := slices.IndexFunc(terms, func(t term) bool { return t.received.After(struck) })
+	if i < 0 {
+		d.t.Fatalf("%s: nobody has taken the lease since", s.what)
+	}
+	next = terms[i]
 	last := next.last // write to the lease of the leader before
 	// The next try of the standby gets a lease that was released. Another one it gets
 	// when it has seen no renewal for the length of the lease: it may see the last one
@@ -268,8 +274,8 @@ func (d *deployment) restartServer() {
 }
 
 // leadsAlone reads the audit log: no write of one pod has arrived after the next one
-// had taken the lease.
-func (d *deployment) leadsAlone(log auditLog) {
+// had taken the lease. So many leaders at least have written something.
+func (d *deployment) leadsAlone(log auditLog, leaders int) {
 	d.t.Helper()
 	writes, err := log.read()
 	if err != nil {
@@ -282,9 +288,12 @@ func (d *deployment) leadsAlone(log auditLog) {
 	var pods []string
 	for _, term := range terms {
 		pods = append(pods, fmt.Sprintf("%s (%d)", term.pod, term.writes))
-		if term.writes == 0 { // each was seen to mark a pod
-			d.t.Errorf("no write of %s", term.pod)
+		if term.writes > 0 {
+			leaders--
 		}
+	}
+	if leaders > 0 {
+		d.t.Errorf("%d leaders too few have written anything", leaders)
 	}
 	d.t.Logf("%d writes by the leaders %s", len(writes), strings.Join(pods, ", "))
 	evictions, err := judgeEvictions(writes)

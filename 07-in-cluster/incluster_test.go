@@ -26,6 +26,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/image"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -59,7 +60,7 @@ func TestInCluster(t *testing.T) {
 	if o.objects, err = versioned.NewForConfig(e.Config); err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{office: o, ws: ws, c: c}
+	d := &deployment{office: o, ws: ws, c: c, cache: t.TempDir()}
 	t.Cleanup(d.remove)
 
 	d.loadImage()
@@ -75,13 +76,14 @@ func TestInCluster(t *testing.T) {
 
 	load := o.startLoad()
 	d.shorten()
-	for i := range failovers(t) {
+	deaths := failovers(t)
+	for i := range deaths {
 		d.failover(log, i)
 	}
 	d.upgrade()
 	d.moveStorage()
 	load.end()
-	d.leadsAlone(log)
+	d.leadsAlone(log, deaths+1)
 
 	d.podSecurity()
 	d.wrongOrder()
@@ -94,11 +96,22 @@ type deployment struct {
 	ws    workspace.Workspace
 	c     *cluster.Cluster
 	image v1.Image
+	cache string // of kubectl
 }
 
 func (d *deployment) kubectl(args ...string) string {
 	d.t.Helper()
-	return kubectl(d.t, d.ws, d.c, args...)
+	output, err := d.runKubectl(d.t.Context(), args...)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return output
+}
+
+// runKubectl runs kubectl with a cache of its own. In the shared one, the second
+// version of policies would outlive the test.
+func (d *deployment) runKubectl(ctx context.Context, args ...string) (string, error) {
+	return proc.Output(ctx, proc.Cmd{Path: d.ws.Bin("kubectl"), Args: args, Dir: d.ws.Root, Env: append(d.c.Environ(), "KUBECACHEDIR="+d.cache)})
 }
 
 // loadImage builds the image at two paths, and loads it.
@@ -337,7 +350,7 @@ func (d *deployment) uninstall() {
 func (d *deployment) remove() {
 	ctx := context.WithoutCancel(d.Context())
 	remove := func(dir string) {
-		if _, err := runKubectl(ctx, d.ws, d.c, "delete", "--ignore-not-found", "-k", "07-in-cluster/config/"+dir); err != nil {
+		if _, err := d.runKubectl(ctx, "delete", "--ignore-not-found", "-k", "07-in-cluster/config/"+dir); err != nil {
 			d.t.Error(err)
 		}
 	}

@@ -188,15 +188,11 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 
 func kubectl(t testing.TB, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
 	t.Helper()
-	output, err := runKubectl(t.Context(), ws, c, args...)
+	output, err := proc.Output(t.Context(), proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return output
-}
-
-func runKubectl(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, args ...string) (string, error) {
-	return proc.Output(ctx, proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
 }
 
 // podToken returns a token as the kubelet would put it into a pod of the Deployment:
