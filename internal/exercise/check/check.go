@@ -3,6 +3,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -188,6 +191,35 @@ func (c *C) Path(name string) string {
 	return filepath.Join(c.task.Dir(c.tree), filepath.FromSlash(name))
 }
 
+// yamlLine finds the line of a parser's message: "yaml: line 7: did not find ..."
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// ReadYAML reads each document of a file into an object, without unknown fields. If
+// it cannot, the check ends at the line that the parser names.
+func (c *C) ReadYAML(name, expected string, objects ...any) {
+	c.T.Helper()
+	data, err := os.ReadFile(c.Path(name))
+	c.Must(err)
+	documents := bytes.SplitN(data, []byte("\n---\n"), len(objects))
+	if len(documents) < len(objects) {
+		c.Failf(expected, "%d documents, not %d", len(documents), len(objects))
+	}
+	before := 0 // so many lines, which keep the numbers those of the file
+	for i, document := range documents {
+		err := yaml.UnmarshalStrict(append(bytes.Repeat([]byte("\n"), before), document...), objects[i])
+		if err != nil {
+			v := exercise.Verdict{Outcome: exercise.Failed, Expected: expected, Held: err.Error()}
+			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+				v.File = name
+				v.Line, err = strconv.Atoi(m[1])
+				c.Must(err)
+			}
+			c.end(v, exercise.Mistake{})
+		}
+		before += bytes.Count(document, []byte("\n")) + 2
+	}
+}
+
 // goLine finds the files of compiler messages: "03-informer/repair/main.go:7:2: ..."
 var goLine = regexp.MustCompile(`(?m)^(\./)?([^\s:]+\.go:\d+)`)
 
@@ -291,7 +323,9 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 			}
 		}
 	}
-	v.File, v.Line = c.task.Line(files, m)
+	if v.Line == 0 {
+		v.File, v.Line = c.task.Line(files, m)
+	}
 	if v.Outcome == exercise.Open {
 		v.File, v.Line = c.task.OpenLine(files)
 	}
