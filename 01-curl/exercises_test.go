@@ -284,7 +284,7 @@ func checkCounter(c *check.C) {
 	case accepted > 0 && refused == 0 && !theirs:
 		c.Mistake("lost update", want, held)
 	case refused > 0 && accepted < 3:
-		c.Mistake("gave up at a conflict", want, held)
+		c.Mistake("gave up at a conflict", want, held+"\nit printed  "+strings.TrimSpace(one.Stdout()+one.Stderr()))
 	case cm.Annotations["count"] != "3" || accepted != 3 || one.ExitCode() != 0:
 		c.Fail(want, held+"\n"+one.Stderr())
 	}
@@ -292,6 +292,24 @@ func checkCounter(c *check.C) {
 	ended(start("3", "3"))
 	if got := counter(c).Annotations["count"]; got != "9" {
 		c.Fail("count 9 after three rounds of three writers", "count "+got)
+	}
+
+	p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	before := p.Count(puts)
+	script := start("1", "1")
+	_ = c.Until(20*time.Second, func(context.Context) error {
+		select {
+		case <-script.Done():
+			return nil
+		default:
+		}
+		if p.Count(puts)-before > 1 {
+			return nil
+		}
+		return errors.New("it still runs")
+	})
+	if n := p.Count(puts) - before; n != 1 {
+		c.Fail("no other PUT after the answer 500, which is no conflict", fmt.Sprintf("%d PUTs", n))
 	}
 }
 

@@ -79,6 +79,8 @@ func checkRetry(c *check.C) {
 		c.Mistake("lost update", want, held)
 	case held != want:
 		c.Fail(want, held)
+	case !strings.Contains(one.Stdout(), "count 3 after 1 conflicts"):
+		c.Fail("1 writers, 3 rounds: count 3 after 1 conflicts", "it printed:\n"+one.Stdout())
 	}
 
 	four, cm := count("4", "5")

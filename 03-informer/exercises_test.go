@@ -181,6 +181,15 @@ func checkRepair(c *check.C) {
 	lists := faultproxy.Match{Verb: "list", Resource: "configmaps"}
 	l.Process = l.Start(l.command([]string{"-until", "end"}, nil))
 
+	// A change before the list would be no event: the watch would begin at the list's version.
+	if err := l.until(patience(), func(context.Context) error {
+		if len(l.proxy.Requests(faultproxy.Watches)) == 0 {
+			return errors.New("no watch")
+		}
+		return nil
+	}); err != nil {
+		l.Fail("a watch after the first list", l.output(err))
+	}
 	naive := false
 	for i := range 5 {
 		l.set("round", fmt.Sprint(i))

@@ -1,11 +1,9 @@
 package crdyaml
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -60,12 +58,8 @@ func TestExercises(t *testing.T) {
 // checkDefinition tries all requirements on a definition. The first that is not met
 // decides; mistakes says which mistake explains it.
 func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]string) {
-	data, err := os.ReadFile(c.Path("crd.yaml"))
-	c.Must(err)
 	crd := &definition{}
-	if err := yaml.UnmarshalStrict(data, crd); err != nil {
-		c.Fail("a CustomResourceDefinition", err.Error())
-	}
+	c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
 	misses, of := d.Misses(c, crd)
 	if len(misses) == 0 {
 		return
@@ -81,12 +75,8 @@ func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]str
 // checkRules installs the definition in a group of its own and asks the server
 // what it accepts.
 func checkRules(c *check.C) {
-	data, err := os.ReadFile(c.Path("crd.yaml"))
-	c.Must(err)
 	crd := &definition{}
-	if err := yaml.UnmarshalStrict(data, crd); err != nil {
-		c.Fail("a CustomResourceDefinition", err.Error())
-	}
+	c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
 	if len(crd.Spec.Versions) == 0 {
 		c.Fail("a CustomResourceDefinition with the version v1alpha1", "no version")
 	}
@@ -123,6 +113,11 @@ func checkRules(c *check.C) {
 		_, err := policies.Create(c.Context(), object(crd, tc.name, spec), strict)
 		wantAnswer(c, "a policy with the spec "+tc.spec, err, tc.accepted, tc.mistake)
 	}
+	removal := "removal accepted"
+	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	if strings.Contains(fmt.Sprint(spec.Properties["podLabel"].XValidations), "oldSelf") {
+		removal = "transition rule on the field"
+	}
 	for _, tc := range []struct {
 		name, patch string
 		accepted    bool
@@ -130,7 +125,7 @@ func checkRules(c *check.C) {
 	}{
 		{"kill-without", `{"spec":{"podLabel":"late"}}`, true, ""},
 		{"labels", `{"spec":{"podLabel":"other"}}`, false, ""},
-		{"kill-with", `{"spec":{"podLabel":null}}`, false, "transition rule on the field"},
+		{"kill-with", `{"spec":{"podLabel":null}}`, false, removal},
 	} {
 		_, err := policies.Patch(c.Context(), tc.name, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{})
 		wantAnswer(c, "the change "+tc.patch+" of the policy "+tc.name, err, tc.accepted, tc.mistake)
@@ -294,18 +289,8 @@ func repair(c *check.C, name string) {
 // checkAdmission puts the policy and its binding into force in the check's
 // namespace, for a definition in a group of its own, and asks in dry runs.
 func checkAdmission(c *check.C) {
-	data, err := os.ReadFile(c.Path("policy.yaml"))
-	c.Must(err)
-	documents := bytes.Split(data, []byte("\n---\n"))
-	if len(documents) != 2 {
-		c.Failf("two documents: the policy and its binding", "%d", len(documents))
-	}
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
-	for i, o := range []any{policy, binding} {
-		if err := yaml.UnmarshalStrict(documents[i], o); err != nil {
-			c.Fail("a ValidatingAdmissionPolicy and a ValidatingAdmissionPolicyBinding", err.Error())
-		}
-	}
+	c.ReadYAML("policy.yaml", "a ValidatingAdmissionPolicy and a ValidatingAdmissionPolicyBinding", policy, binding)
 	if binding.Spec.PolicyName != policy.Name || !slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) {
 		c.Mistake("no binding", "policyName "+policy.Name+" and validationActions [Deny]",
 			fmt.Sprintf("policyName %s and validationActions %v", binding.Spec.PolicyName, binding.Spec.ValidationActions))
@@ -324,14 +309,24 @@ func checkAdmission(c *check.C) {
 	policies := resource(c.Env, crd, "")
 	killer := object(crd, "killer", map[string]any{"action": "kill"})
 	killer.SetFinalizers([]string{"policy.k8s-go.openshift.org/take-back"})
-	_, err = policies.Create(c.Context(), killer, strict)
+	_, err := policies.Create(c.Context(), killer, strict)
 	c.Must(err)
 	var view, edit rbacv1.ClusterRole
 	readPair(c.T, "roles.yaml", &view, &edit)
 	for i := range edit.Rules {
 		edit.Rules[i].APIGroups = []string{crd.Spec.Group}
 	}
-	anna := as(c.T, c.Env, crd, "anna", edit.Rules...)
+	// Each user may write policies, and what the one more rule says: in the namespace, not
+	// in the whole cluster.
+	user := func(name string, more ...rbacv1.PolicyRule) dynamic.ResourceInterface {
+		return as(c.T, c.Env, crd, name, slices.Concat(edit.Rules, more)...)
+	}
+	pods := func(verb, resource string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{corev1.GroupName}, Resources: []string{resource}, Verbs: []string{verb}}
+	}
+	anna, bert := user("anna"), user("bert", pods("create", "pods/eviction"))
+	carl, dora := user("carl", pods("create", "pods")), user("dora", pods("delete", "pods"))
+	owner := user("owner", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
 
 	name := c.Namespace + ".k8s-go.openshift.org"
 	policy.Name, binding.Name, binding.Spec.PolicyName = name, name, name
@@ -359,6 +354,9 @@ func checkAdmission(c *check.C) {
 	dryRun := []string{metav1.DryRunAll}
 	create := func(client dynamic.ResourceInterface, spec map[string]any) error {
 		_, err := client.Create(c.Context(), object(crd, "tried", spec), metav1.CreateOptions{DryRun: dryRun})
+		if err != nil && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+			c.T.Fatal(err)
+		}
 		return err
 	}
 	change := func(patch string) error {
@@ -400,8 +398,29 @@ func checkAdmission(c *check.C) {
 	if err := create(policies, kill); err != nil {
 		c.Fail("in a namespace with the label, an administrator can make a policy that kills", err.Error())
 	}
-	if err := create(anna, kill); err == nil {
-		c.Mistake("author not asked", "anna, who is not allowed to evict pods, cannot make a policy that kills", "the server has accepted it")
+	const another = "another right is asked for"
+	for _, u := range []struct {
+		who      string
+		client   dynamic.ResourceInterface
+		accepted bool
+		mistake  string
+	}{
+		{"anna, who has no right to pods,", anna, false, "author not asked"},
+		{"carl, who may create pods, but not pods/eviction,", carl, false, another},
+		{"dora, who may delete pods, but not create pods/eviction,", dora, false, another},
+		{"the owner of the namespace, who may do everything in it,", owner, true, "not asked about the namespace"},
+		{"bert, who may create pods/eviction in the namespace,", bert, true, another},
+	} {
+		err := create(u.client, kill)
+		switch expected := "a policy that kills, from " + u.who + verb(u.accepted); {
+		case (err == nil) == u.accepted:
+		case err == nil:
+			c.Mistake(u.mistake, expected, "the server has accepted it")
+		case c.Matches(u.mistake): // or another expression refuses it
+			c.Mistake(u.mistake, expected, err.Error())
+		default:
+			c.Fail(expected, err.Error())
+		}
 	}
 }
 

@@ -125,12 +125,12 @@ func TestEditorsFindTheLine(t *testing.T) {
 	}
 }
 
-// The container ends with make doctor, and has the Go that go.mod asks for.
+// The container starts a Docker engine of its own, ends with make doctor, and has the Go that go.mod asks for.
 func TestDevcontainer(t *testing.T) {
 	var container struct {
-		Image, PostCreateCommand string
-		Features                 map[string]any
-		Customizations           struct{ VSCode struct{ Extensions []string } }
+		Image, PostStartCommand string
+		RunArgs                 []string
+		Customizations          struct{ VSCode struct{ Extensions []string } }
 	}
 	var editor struct{ Recommendations []string }
 	ws := read(t, &container, ".devcontainer", "devcontainer.json")
@@ -140,7 +140,8 @@ func TestDevcontainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	minor := strings.Join(strings.Split(version, ".")[:2], ".")
-	if !strings.HasPrefix(container.Image, "golang:"+minor+"-") || container.PostCreateCommand != "make doctor" || len(container.Features) == 0 {
+	if !strings.HasPrefix(container.Image, "golang:"+minor+"-") || !slices.Contains(container.RunArgs, "--privileged") ||
+		container.PostStartCommand != "scripts/docker/engine.sh start && make doctor" {
 		t.Errorf("%+v, want Go %s and make doctor", container, minor)
 	}
 	if !slices.Equal(container.Customizations.VSCode.Extensions, editor.Recommendations) {

@@ -73,23 +73,28 @@ func asked(ws workspace.Workspace, v variables) ([]exercise.Task, error) {
 	return exercise.Find(step, v.task)
 }
 
-// askedOne returns the task that TASK names, else the first of the step that has not passed.
+// askedOne returns the task that TASK names, else the first that is begun and has not passed.
 func askedOne(ws workspace.Workspace, v variables) (exercise.Task, exercise.State, error) {
 	tasks, err := asked(ws, v)
 	if err != nil {
 		return exercise.Task{}, exercise.State{}, err
 	}
+	var left []exercise.Task // which have not passed
 	for _, t := range tasks {
 		s, err := t.State(ws)
 		if err != nil {
 			return t, s, err
 		}
-		if v.task != "" || s.Passed == nil {
-			if !t.Begun(ws) {
-				return t, s, fmt.Errorf("task %s is not begun: make exercise %s writes your copy", t.ID(), t.Args())
-			}
+		if v.task == "" && s.Passed != nil {
+			continue
+		}
+		if t.Begun(ws) {
 			return t, s, nil
 		}
+		left = append(left, t)
+	}
+	if len(left) > 0 {
+		return left[0], exercise.State{}, fmt.Errorf("task %s is not begun: make exercise %s writes your copy", left[0].ID(), left[0].Args())
 	}
 	return exercise.Task{}, exercise.State{}, fmt.Errorf("all tasks of step %d have passed; name one with TASK=%s", tasks[0].Step.Number, tasks[0].Name)
 }
@@ -414,7 +419,10 @@ func showProgress(_ context.Context, ws workspace.Workspace, args []string) erro
 	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tMINUTES\tTITLE")
 	for _, p := range list {
 		state := p.State
-		if p.Mistake != "" {
+		switch {
+		case p.Mistake != "" && p.Passed != nil:
+			state += ", now: " + p.Mistake
+		case p.Mistake != "":
 			state += ": " + p.Mistake
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", p.Task, p.Name, state, p.Checks, p.Hints, p.Minutes, p.Title)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -135,7 +136,9 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 			continue
 		}
 		deleted = append(deleted, name)
-		if err := lesson.Release(ctx, e.Config, name); err != nil { // an interrupted test's controller has ended, too
+		// An interrupted test's controller has ended, too. An admission policy that the
+		// test has just removed may still refuse the write for a moment.
+		if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error { return lesson.Release(ctx, e.Config, name) }); err != nil {
 			t.Error(err)
 		}
 	}

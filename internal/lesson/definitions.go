@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 )
 
@@ -29,26 +30,36 @@ func Other(ctx context.Context, config *rest.Config, path string) (bool, error) 
 		return false, err
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
-	theirs, err := definitions.Get(ctx, ours.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading the definition %s: %w", ours.Name, err)
-	}
-	if theirs.DeletionTimestamp != nil {
-		return true, nil
-	}
-	// The API server fills in defaults before it compares. A new generation would
-	// mean that our spec differs.
-	changed := theirs.DeepCopy()
-	changed.Spec = ours.Spec
-	changed, err = definitions.Update(ctx, changed, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
-	if apierrors.IsInvalid(err) {
-		return true, nil // such as another scope, which cannot change
-	}
+	other := false
+	// Conflicts happen while the API server's own controllers write the status of a new definition.
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		theirs, err := definitions.Get(ctx, ours.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if theirs.DeletionTimestamp != nil {
+			other = true
+			return nil
+		}
+		// The API server fills in defaults before it compares. A new generation would
+		// mean that our spec differs.
+		changed := theirs.DeepCopy()
+		changed.Spec = ours.Spec
+		changed, err = definitions.Update(ctx, changed, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsInvalid(err) { // such as another scope, which cannot change
+			other = true
+			return nil
+		}
+		if err == nil {
+			other = changed.Generation != theirs.Generation
+		}
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("comparing the definition %s with ours: %w", ours.Name, err)
 	}
-	return changed.Generation != theirs.Generation, nil
+	return other, nil
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -301,7 +302,8 @@ spec:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := definitions.Delete(context.WithoutCancel(e.Context()), crd.Name, metav1.DeleteOptions{}); err != nil {
+		ctx := context.WithoutCancel(e.Context())
+		if err := errors.Join(definitions.Delete(ctx, crd.Name, metav1.DeleteOptions{}), crdwait.Gone(ctx, e.Config, crd.Name)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -193,6 +196,34 @@ func (c *C) whole() {
 // Path returns one of the files that are checked.
 func (c *C) Path(name string) string {
 	return filepath.Join(c.task.Dir(c.tree), filepath.FromSlash(name))
+}
+
+// yamlLine finds the line of a parser's message: "yaml: line 7: did not find ..."
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// ReadYAML reads each document of a file into an object, without unknown fields. If
+// it cannot, the check ends at the line that the parser names.
+func (c *C) ReadYAML(name, expected string, objects ...any) {
+	c.T.Helper()
+	data, err := os.ReadFile(c.Path(name))
+	c.Must(err)
+	documents := bytes.SplitN(data, []byte("\n---\n"), len(objects))
+	if len(documents) < len(objects) {
+		c.Failf(expected, "%d documents, not %d", len(documents), len(objects))
+	}
+	before := 0 // so many lines, which keep the numbers those of the file
+	for i, document := range documents {
+		err := yaml.UnmarshalStrict(append(bytes.Repeat([]byte("\n"), before), document...), objects[i])
+		if err != nil {
+			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+				line, err := strconv.Atoi(m[1])
+				c.Must(err)
+				c.At(name, line)
+			}
+			c.Fail(expected, err.Error())
+		}
+		before += bytes.Count(document, []byte("\n")) + 2
+	}
 }
 
 // goLine finds the files of compiler messages: "03-informer/repair/main.go:7:2: ..."

@@ -3,11 +3,65 @@ package check
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
+
+// A verdict about YAML points at a line of the file, also in its second document.
+func TestReadYAMLNamesTheLine(t *testing.T) {
+	t.Parallel()
+	const first = "# a comment\nkind: ConfigMap\n---\n"
+	for _, tc := range []struct {
+		name, text string
+		line       int // 0: it can be read
+	}{
+		{"right", first + "kind: ConfigMap\n", 0},
+		{"in the first", "kind: ConfigMap\ndata: a: b\n---\nkind: ConfigMap\n", 2},
+		{"in the second", first + "kind: ConfigMap\ndata: a: b\n", 5},
+		{"twice", first + "kind: ConfigMap\nkind: ConfigMap\n", 5},
+		{"unknown field", first + "kind: ConfigMap\ndada: {}\n", 1}, // without a number: where the task begins
+		{"one document", "kind: ConfigMap\n", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			step := workspace.Step{Name: "04-step", Number: 4, Dir: t.TempDir()}
+			task := exercise.Task{Step: step, Number: 1, Name: "task", Files: map[string]string{"x.yaml": "ours.yaml"}, Open: []exercise.Edit{{File: "x.yaml", Path: "data"}}}
+			c := &C{T: t, task: task, tree: t.TempDir()}
+			for _, path := range []string{filepath.Join(step.Dir, "ours.yaml"), c.Path("x.yaml")} {
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(tc.text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var v exercise.Verdict
+			func() {
+				defer func() {
+					switch r := recover().(type) {
+					case nil:
+					case ended:
+						v = r.verdict
+					default:
+						panic(r)
+					}
+				}()
+				c.ReadYAML("x.yaml", "two ConfigMaps", &corev1.ConfigMap{}, &corev1.ConfigMap{})
+			}()
+			if v.Line != tc.line || tc.line > 0 && (v.Outcome != exercise.Failed || v.File != "x.yaml") {
+				t.Errorf("verdict %+v, want line %d", v, tc.line)
+			}
+		})
+	}
+}
 
 // crashed returns what a program logs that recovers from a panic, and the panic's line.
 func crashed() (log string, line int) {
@@ -21,6 +75,7 @@ func crashed() (log string, line int) {
 }
 
 func TestFindCrash(t *testing.T) {
+	t.Parallel()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
