@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -117,12 +119,31 @@ func checkCreate(c *check.C) {
 		}
 		return n
 	}
+	// again says whether a create follows the answer that makes it needless. Only the
+	// requests after one are of interest.
+	again := func(after int, needless func(faultproxy.Request) bool) bool {
+		known := false
+		for _, r := range p.proxy.Requests(faultproxy.Match{Resource: "deployments"}) {
+			if known && r.Verb == "create" {
+				return true
+			}
+			known = known || r.ID > after && needless(r)
+		}
+		return false
+	}
+	last := func() int {
+		all := p.proxy.Requests(faultproxy.Match{})
+		return all[len(all)-1].ID
+	}
 	// reports waits for the condition Owned of an Icecream, unless a mistake is certain before.
 	reports := func(ice, expected string, right, wrong func(*icecreamv1alpha1.Icecream) error) {
 		s.until(expected, 10*time.Second, func(ctx context.Context) error {
-			refused := 0
+			refused, exists := 0, false
 			for _, r := range p.proxy.Requests(faultproxy.Match{Resource: "deployments"}) {
+				exists = exists || r.Verb == "create" && r.Code == http.StatusConflict
 				switch {
+				case exists && r.Name == "taken" && r.Write():
+					c.Mistake("took over what exists", expected+", and no write of that Deployment", "after the create that failed with 409 AlreadyExists, the request "+r.String())
 				case r.Verb == "patch":
 					c.Mistake("apply takes over", expected+", and no apply", "the request "+r.String())
 				case r.Verb == "create" && r.Code == http.StatusConflict:
@@ -158,15 +179,20 @@ func checkCreate(c *check.C) {
 		return nil
 	})
 	reports("late", "Owned=False, because the Deployment taken is somebody else's", isRefused, isOwned)
+	found := func(r faultproxy.Request) bool { return r.Verb == "get" && r.Code == http.StatusOK }
+	if s.looks(2, func() bool { return again(0, found) }) {
+		c.Mistake("found one forgotten", "no create while the cache does not show the Deployment that was found", "another create of the Deployment taken")
+	}
 
 	// The answer to the create is lost.
 	p.proxy.MustInject(faultproxy.Rule{Match: posts, Fault: faultproxy.Lose})
 	p.create("vanilla", "cone", 0)
 	reports("vanilla", "Owned=True for the Deployment cone, after an answer that was lost", isOwned, nil)
+	before := last()
 	p.create("lemon", "cup", 0)
 	reports("lemon", "Owned=True for the Deployment cup", isOwned, nil)
-	sent := p.proxy.Count(posts)
-	if s.looks(3, func() bool { return p.proxy.Count(posts) > sent }) {
+	created := func(r faultproxy.Request) bool { return r.Verb == "create" && r.Code == http.StatusCreated }
+	if s.looks(3, func() bool { return again(before, created) }) {
 		c.Mistake("own write forgotten", "no create while the cache does not show the last one", "another create of a Deployment that exists")
 	}
 	for _, name := range []string{"vanilla", "lemon"} {
@@ -176,6 +202,49 @@ func checkCreate(c *check.C) {
 		if err != nil || !metav1.IsControlledBy(d, ice) {
 			c.Failf("a Deployment "+ice.Spec.DeploymentName+" with a controller reference to the Icecream "+name, "%v %v", d.OwnerReferences, err)
 		}
+		if !slices.ContainsFunc(d.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
+			return m.Operation == metav1.ManagedFieldsOperationUpdate && m.Manager == "icecream-controller"
+		}) {
+			var managers []string
+			for _, m := range d.ManagedFields {
+				managers = append(managers, fmt.Sprintf("%s (%s)", m.Manager, m.Operation))
+			}
+			c.Mistake("another field manager", "the field manager icecream-controller (Update)", "the field managers "+strings.Join(managers, ", "))
+		}
+	}
+
+	// The namespace goes while a create is on its way. One refusal is enough, and the
+	// controller does not hear that the Icecream is being deleted, too.
+	stalled := p.proxy.MustInject(faultproxy.Rule{Match: posts, Fault: faultproxy.Stall})
+	before = last()
+	p.create("mint", "tub", 0)
+	s.until("a create of the Deployment tub", 10*time.Second, func(context.Context) error {
+		if stalled.Struck() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	held := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
+	c.Must(c.Client.CoreV1().Namespaces().Delete(c.Context(), c.Namespace, metav1.DeleteOptions{}))
+	closed := c.Until(10*time.Second, func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		return fmt.Errorf("the namespace still takes objects: %w", err)
+	})
+	c.Must(closed)
+	stalled.Remove()
+	refused := func(r faultproxy.Request) bool { return r.Verb == "create" && r.Code == http.StatusForbidden }
+	s.until("an answer to the create of the Deployment tub", 10*time.Second, func(context.Context) error {
+		if !slices.ContainsFunc(p.proxy.Requests(posts), refused) {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	if s.looks(3, func() bool { return again(before, refused) }) {
+		c.Mistake("error not wrapped", "no further create in a namespace that is being deleted", "another create after 403 Forbidden, because own could not see the reason in your error")
 	}
 }
 

@@ -302,9 +302,62 @@ func checkElection(c *check.C) {
 	second.waitLeads()
 }
 
-// checkDrain stops a process while a write is in flight, and takes the lease from another one.
+// oneReturns runs two controllers that are none, of which the first fails while the
+// process leads.
+const oneReturns = `package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+type fake func(context.Context) error
+
+func (f fake) Run(ctx context.Context) error { return f(ctx) }
+func (f fake) Ready() bool                   { return true }
+
+func init() {
+	if os.Getenv("CHECK_ONE_RETURNS") == "" {
+		return
+	}
+	ctx := context.Background()
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		panic(err)
+	}
+	config, _, err := connect(o.kubeconfig)
+	if err != nil {
+		panic(err)
+	}
+	e, err := o.lease.election(config)
+	if err != nil {
+		panic(err)
+	}
+	fails := fake(func(context.Context) error {
+		<-e.won
+		return errors.New("the first has failed")
+	})
+	stops := fake(func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return errors.New("the second was stopped")
+		case <-time.After(3 * time.Second):
+			return errors.New("the second was not stopped")
+		}
+	})
+	fmt.Println(controllers{all: []controller{fails, stops}}.run(ctx, e))
+	os.Exit(0)
+}
+`
+
+// checkDrain stops a process while a write is in flight, and takes the lease from
+// another one while a write is in flight. Then one of two controllers fails.
 func checkDrain(c *check.C) {
-	o := openFor(c, c.Program())
+	program := c.Program(testenv.AddFile("zz_check.go", oneReturns))
+	o := openFor(c, program)
 	r := o.start()
 	r.waitLeads()
 	o.policy()
@@ -348,25 +401,66 @@ func checkDrain(c *check.C) {
 	}
 	o.marked("a")
 
-	// Another process can no longer renew its lease.
+	// Another process can no longer renew its lease, while a write is in flight.
 	o.proxy.Clear()
 	r = o.start()
 	r.waitLeads()
+	stuck := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Stall, Times: -1})
+	o.pod("b")
+	o.Eventually(time.Minute, func(context.Context) error {
+		if stuck.Struck() == 0 {
+			return errors.New("no mark is on its way")
+		}
+		return nil
+	})
 	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Stall, Times: -1})
 	out := o.lease().Spec.RenewTime.Add(leaseDuration)
+	var over time.Time // when client-go has given the lease up, whose release fails, too
 	o.Eventually(time.Minute, func(context.Context) error {
 		select {
 		case <-r.Done():
 			return nil
 		default:
 		}
-		if time.Now().After(out.Add(slack)) {
-			c.Mistake("goes on without the lease", "a process that ends before its lease runs out", fmt.Sprintf("it still runs %s after that", slack))
+		if over.IsZero() && strings.Contains(r.Stderr(), `"error retrieving resource lock"`) {
+			over = time.Now()
+		}
+		if time.Now().After(out.Add(slack)) || !over.IsZero() && time.Since(over) > slack {
+			const expected = "a process that ends as soon as its lease is lost"
+			held := fmt.Sprintf("it still runs %s later", slack)
+			stuck.Remove()
+			if c.Until(5*time.Second, func(context.Context) error {
+				select {
+				case <-r.Done():
+					return nil
+				default:
+					return errors.New("it still runs")
+				}
+			}) == nil {
+				c.Mistake("waits without the lease", expected, held+", and has ended when its write was answered")
+			}
+			c.Mistake("goes on without the lease", expected, held)
 		}
 		return errors.New("it still runs")
 	})
 	if result := r.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, errLeaseLost) {
 		c.Failf("exit code 1, and the error errLeaseLost", "exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+
+	lone := o.Proxy()
+	one := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=1"}, Timeout: 20 * time.Second,
+		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "one-returns"}})
+	const joined = "the errors of both Runs: the first has failed, and the second was stopped"
+	first, second := strings.Contains(one.Stdout, "the first has failed"), strings.Contains(one.Stdout, "the second was stopped")
+	switch {
+	case strings.Contains(one.Stdout, "the second was not stopped"):
+		c.Mistake("the others go on", joined, "the second was not stopped within 3 seconds")
+	case one.TimedOut:
+		c.Failf(joined, "run has not returned within 20 seconds after one Run has\n%s", one.Stderr)
+	case first != second:
+		c.Mistake("an error lost", joined, "the error "+strings.TrimSpace(one.Stdout))
+	case !first:
+		c.Failf(joined, "%s%s", one.Stdout, one.Stderr)
 	}
 }
 

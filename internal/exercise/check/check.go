@@ -145,6 +145,13 @@ type C struct {
 	task      exercise.Task
 	tree      string
 	processes []*testenv.Process
+	at        place
+}
+
+// A place is a line of a file that is checked.
+type place struct {
+	file string
+	line int
 }
 
 // ended is how Fail, Mistake and the others end a check.
@@ -208,13 +215,12 @@ func (c *C) ReadYAML(name, expected string, objects ...any) {
 	for i, document := range documents {
 		err := yaml.UnmarshalStrict(append(bytes.Repeat([]byte("\n"), before), document...), objects[i])
 		if err != nil {
-			v := exercise.Verdict{Outcome: exercise.Failed, Expected: expected, Held: err.Error()}
 			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
-				v.File = name
-				v.Line, err = strconv.Atoi(m[1])
+				line, err := strconv.Atoi(m[1])
 				c.Must(err)
+				c.At(name, line)
 			}
-			c.end(v, exercise.Mistake{})
+			c.Fail(expected, err.Error())
 		}
 		before += bytes.Count(document, []byte("\n")) + 2
 	}
@@ -283,13 +289,24 @@ func (c *C) Start(command testenv.Command) *testenv.Process {
 	return p
 }
 
-// Until polls until f returns nil. It returns f's last error after timeout, and
-// ends the check as soon as a program says that the task is not done.
+// Until polls until f returns nil. It returns f's last error after timeout, or a
+// second after a panic in the files that are checked: f may know that panic. It ends
+// the check as soon as a program says that the task is not done.
 func (c *C) Until(timeout time.Duration, f func(ctx context.Context) error) error {
 	c.T.Helper()
+	var crashed time.Time
 	return poll.Until(c.Context(), 50*time.Millisecond, timeout, func(ctx context.Context) error {
 		c.done()
-		return f(ctx)
+		err := f(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case crashed.IsZero() && c.crash() != nil:
+			crashed = time.Now()
+		case !crashed.IsZero() && time.Since(crashed) > time.Second:
+			return poll.Stop(err)
+		}
+		return err
 	})
 }
 
@@ -323,13 +340,68 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 			}
 		}
 	}
-	if v.Line == 0 {
-		v.File, v.Line = c.task.Line(files, m)
+	v.File, v.Line = c.task.Line(files, m)
+	if c.at.line > 0 {
+		v.File, v.Line = c.at.file, c.at.line
 	}
 	if v.Outcome == exercise.Open {
 		v.File, v.Line = c.task.OpenLine(files)
 	}
+	// What was held because of a panic says less than the panic.
+	if crash := c.crash(); v.Outcome == exercise.Failed && crash != nil && !strings.Contains(v.Held, "panic: ") {
+		v.Held, v.Mistake, v.File, v.Line = crash.says, "", crash.file, crash.line
+	}
 	panic(ended{v})
+}
+
+// At has the verdict name this line, and not the one that a mistake's expression finds.
+func (c *C) At(file string, line int) { c.at = place{file, line} }
+
+// crash returns the first panic of a program in the files that are checked, if any.
+// It may have been recovered and logged, as the loop of step 06 does.
+func (c *C) crash() *crash {
+	for _, p := range c.processes {
+		if found := findCrash(p.Stderr(), c.task.Dir(c.tree)); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+type crash struct {
+	place
+	says string
+}
+
+var (
+	crashLine = regexp.MustCompile(`(?m)^\s*((panic|fatal error): .*)$`)
+	panicCall = regexp.MustCompile(`(?m)^\s*panic\(`)
+	frame     = regexp.MustCompile(`^([^:\n]+\.go):(\d+)`)
+)
+
+// findCrash finds a panic, and the innermost line of a folder's files in its stack.
+func findCrash(output, dir string) *crash {
+	at := crashLine.FindStringSubmatchIndex(output)
+	if at == nil {
+		return nil
+	}
+	stack, _, _ := strings.Cut(output[at[1]:], "\n >") // klog ends an error of several lines so
+	if calls := panicCall.FindAllStringIndex(stack, -1); calls != nil {
+		stack = stack[calls[len(calls)-1][1]:] // before it are the deferred functions
+	}
+	_, inside, ok := strings.Cut(stack, "\t"+dir+string(filepath.Separator))
+	if !ok {
+		return nil
+	}
+	found := frame.FindStringSubmatch(inside)
+	if found == nil {
+		return nil
+	}
+	line, err := strconv.Atoi(found[2])
+	if err != nil {
+		return nil
+	}
+	return &crash{place{filepath.ToSlash(found[1]), line}, output[at[2]:at[3]]}
 }
 
 // Fail ends the check: something else than expected was held, and no known
