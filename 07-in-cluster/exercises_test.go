@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -17,14 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise"
@@ -115,7 +113,7 @@ func checkRole(c *check.C) {
 	o := openFor(c, c.Env.Program(program))
 	o.kubeconfig = filepath.Join(c.T.TempDir(), "controller")
 	c.Must(o.proxy.WriteKubeconfig(o.kubeconfig, "", o.token("controller")))
-	rules := slices.Concat(clusterRole.Rules, role.Rules)
+	rules := [][]rbacv1.PolicyRule{clusterRole.Rules, role.Rules} // as in the file
 	o.exercise.wrong = func() {
 		for _, r := range o.proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Code == http.StatusForbidden }}) {
 			forbidden(c, rules, r)
@@ -144,48 +142,52 @@ func checkRole(c *check.C) {
 		}
 		used[right{kind, r.Group, r.Resource, strings.TrimSuffix(r.Verb, "-list")}] = true
 	}
-	granted := map[right]bool{}
-	for kind, rules := range map[string][]rbacv1.PolicyRule{"ClusterRole": clusterRole.Rules, "Role": role.Rules} {
-		for _, rule := range rules {
+	type position struct{ document, rule int }
+	granted := map[right]position{}
+	for document, kind := range []string{"ClusterRole", "Role"} {
+		for i, rule := range rules[document] {
 			for _, group := range rule.APIGroups {
 				for _, resource := range rule.Resources {
 					for _, verb := range rule.Verbs {
-						granted[right{kind, group, resource, verb}] = true
+						granted[right{kind, group, resource, verb}] = position{document, i}
 						if resource == "leases" && verb != "create" && len(rule.ResourceNames) == 0 {
+							atRule(c, document, i)
 							c.Mistake("more than it uses", verb+" of the Lease policy-controller only", verb+" of every Lease in the namespace")
 						}
 					}
 				}
 			}
 			if len(rule.NonResourceURLs) > 0 {
+				atRule(c, document, i)
 				c.Mistake("more than it uses", "rules about resources", fmt.Sprintf("a rule about the URLs %v", rule.NonResourceURLs))
 			}
 		}
 	}
 	for _, right := range slices.SortedFunc(maps.Keys(granted), func(a, b right) int { return cmp.Compare(a.String(), b.String()) }) {
 		if !used[right] {
+			atRule(c, granted[right].document, granted[right].rule)
 			c.Mistake("more than it uses", "only rights that the controller uses", "granted, but not used: "+right.String())
 		}
 	}
 }
 
-// readRoles reads the ClusterRole and the Role that are checked.
-func readRoles(c *check.C) (*rbacv1.ClusterRole, *rbacv1.Role) {
+// atRule has the verdict name the line on which a rule begins.
+func atRule(c *check.C, document, rule int) {
 	data, err := os.ReadFile(c.Path("roles.yaml"))
 	c.Must(err)
-	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
-	documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(data)))
-	defer documents.Close()
-	buffer := make([]byte, 1<<16)
-	for _, into := range []any{clusterRole, role} {
-		n, err := documents.Read(buffer)
-		if err == nil {
-			err = yaml.UnmarshalStrict(buffer[:n], into)
-		}
-		if err != nil {
-			c.Fail("a ClusterRole, and then a Role", err.Error())
-		}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var role struct{ Rules []yaml.Node }
+	for range document + 1 {
+		role.Rules = nil
+		c.Must(decoder.Decode(&role))
 	}
+	c.At("roles.yaml", role.Rules[rule].Line)
+}
+
+// readRoles reads the ClusterRole and the Role that are checked.
+func readRoles(c *check.C) (*rbacv1.ClusterRole, *rbacv1.Role) {
+	clusterRole, role := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	c.ReadYAML("roles.yaml", "a ClusterRole, and then a Role", clusterRole, role)
 	for _, rule := range slices.Concat(clusterRole.Rules, role.Rules) {
 		for _, list := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs} {
 			for _, text := range list {
@@ -202,13 +204,21 @@ func readRoles(c *check.C) (*rbacv1.ClusterRole, *rbacv1.Role) {
 }
 
 // forbidden ends the check with the reason why a request was refused.
-func forbidden(c *check.C, rules []rbacv1.PolicyRule, r faultproxy.Request) {
+func forbidden(c *check.C, documents [][]rbacv1.PolicyRule, r faultproxy.Request) {
 	verb := strings.TrimSuffix(r.Verb, "-list")
 	wanted := fmt.Sprintf("the right to %s %s in the group %q", verb, r.Resource, r.Group)
+	// has says whether there is such a rule, which the verdict then names.
 	has := func(verb string, group func(string) bool, resource string, more func(rbacv1.PolicyRule) bool) bool {
-		return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
-			return slices.Contains(rule.Verbs, verb) && slices.Contains(rule.Resources, resource) && slices.ContainsFunc(rule.APIGroups, group) && (more == nil || more(rule))
-		})
+		for document, rules := range documents {
+			i := slices.IndexFunc(rules, func(rule rbacv1.PolicyRule) bool {
+				return slices.Contains(rule.Verbs, verb) && slices.Contains(rule.Resources, resource) && slices.ContainsFunc(rule.APIGroups, group) && (more == nil || more(rule))
+			})
+			if i >= 0 {
+				atRule(c, document, i)
+				return true
+			}
+		}
+		return false
 	}
 	same := func(group string) bool { return group == r.Group }
 	switch {
