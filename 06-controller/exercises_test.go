@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -459,8 +460,20 @@ func checkTakeBack(c *check.C) {
 	w.phase("finished", corev1.PodSucceeded)
 	w.edit("finished", `{"metadata":{"labels":{"app":"other"}}}`)
 	s.looks(2, func() bool { return false })
+	// Once the policy is gone, the controller may find the mark all the same. So what counts is the moment before.
+	var early atomic.Bool
+	w.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "healthcheckpolicies", Name: "finished"}, Times: -1,
+		Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+			if marked("finished")(ctx) == nil {
+				early.Store(true)
+			}
+			return nil
+		}})
 	w.remove("finished")
 	leaves("only the selected pods", "finished", "finished")
+	if early.Load() {
+		c.Mistake("only the selected pods", "no mark is left when the policy finished is gone", "pod finished carried its mark when the finalizer was removed")
+	}
 
 	// The cache does not show the mark yet.
 	held := w.proxy.MustInject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold, Times: -1})
