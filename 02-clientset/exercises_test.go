@@ -257,13 +257,16 @@ func checkSafePatch(c *check.C) {
 	rollout := c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: time.Minute})
 	const both = "the image of main and the record of the previous one, written at once"
 	err := c.Until(20*time.Second, func(context.Context) error {
+		d, image := main() // before the requests: what it shows, they have done
+		record := d.Annotations[rolloutRecord]
 		for _, r := range p.Requests(patches) {
+			if r.Code == 0 {
+				return errors.New("a patch is on its way")
+			}
 			if r.Code == http.StatusOK && p.Count(patches) == 1 {
 				c.Mistake("rival overwritten", "409 for a patch of the Deployment as it was before somebody changed it", "the server has accepted it; the image "+rival+" is lost")
 			}
 		}
-		d, image := main()
-		record := d.Annotations[rolloutRecord]
 		if image == rolloutNew && record == "" {
 			c.Mistake("image without record", both, "the image "+image+" and no record")
 		}

@@ -171,7 +171,9 @@ func (s *scene) hold(match faultproxy.Match) (func(context.Context) error, error
 func expire(s *scene) (func(context.Context) error, error) {
 	err := s.inject(
 		faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: 3},
-		faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Rewind, After: 3, Times: 2})
+		// Only one that goes on from a version: a rewound watch-list could never end its list. A cluster
+		// as young as this one may send the old events again instead of 410, which is harder still.
+		faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.Rewind, After: 3, Times: 2})
 	waits := []time.Duration{between(s.chance, 0, time.Second), between(s.chance, 0, 2*time.Second)}
 	return func(ctx context.Context) error {
 		for _, wait := range waits {

@@ -139,6 +139,13 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 			err = s.end(ctx)
 		}
 	}()
+	// Pods are refused until kube-controller-manager has made it, which takes longer on a loaded machine or after a restart.
+	if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
+		_, err := s.client.CoreV1().ServiceAccounts(s.ns).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}); err != nil {
+		return fmt.Errorf("waiting for the namespace's service account: %w", err)
+	}
 	if err := s.subject.setup(ctx, s); err != nil {
 		return fmt.Errorf("preparing the namespace: %w", err)
 	}

@@ -347,9 +347,14 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	if v.Outcome == exercise.Open {
 		v.File, v.Line = c.task.OpenLine(files)
 	}
-	// What was held because of a panic says less than the panic.
+	// What was held because of a panic says less than the panic. A known mistake says
+	// more: the program may have panicked because of it.
 	if crash := c.crash(); v.Outcome == exercise.Failed && crash != nil && !strings.Contains(v.Held, "panic: ") {
-		v.Held, v.Mistake, v.File, v.Line = crash.says, "", crash.file, crash.line
+		if v.Mistake == "" {
+			v.Held, v.File, v.Line = crash.says, crash.file, crash.line
+		} else {
+			v.Held += fmt.Sprintf("\n%s, in line %d of %s", crash.says, crash.line, crash.file)
+		}
 	}
 	panic(ended{v})
 }
