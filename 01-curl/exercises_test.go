@@ -239,24 +239,13 @@ func checkCounter(c *check.C) {
 	// ended waits for the script, but not while it can get no further.
 	ended := func(script *testenv.Process) {
 		err := c.Until(20*time.Second, func(context.Context) error {
-			stale := 0
-			for _, r := range p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"}) {
-				switch {
-				case r.Verb == "update" && r.Code == http.StatusConflict:
-					stale++
-				case r.Verb == "get":
-					stale = 0
-				}
-				if stale == 3 {
-					c.Mistake("stale copy put again", "a GET after each PUT that was refused with 409", "three PUTs in a row were refused, without a GET between them")
-				}
+			if check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
+				c.Mistake("stale copy put again", "a GET after each PUT that was refused with 409", "three PUTs in a row were refused, without a GET between them")
 			}
-			select {
-			case <-script.Done():
+			if script.Ended() {
 				return nil
-			default:
-				return fmt.Errorf("it still runs after %d PUTs", p.Count(puts))
 			}
+			return fmt.Errorf("it still runs after %d PUTs", p.Count(puts))
 		})
 		if err != nil {
 			c.Fail("counter.sh ends", err.Error())
@@ -298,12 +287,7 @@ func checkCounter(c *check.C) {
 	before := p.Count(puts)
 	script := start("1", "1")
 	_ = c.Until(20*time.Second, func(context.Context) error {
-		select {
-		case <-script.Done():
-			return nil
-		default:
-		}
-		if p.Count(puts)-before > 1 {
+		if script.Ended() || p.Count(puts)-before > 1 {
 			return nil
 		}
 		return errors.New("it still runs")

@@ -40,24 +40,13 @@ func checkRetry(c *check.C) {
 	count := func(writers, rounds string) (*testenv.Process, *corev1.ConfigMap) {
 		program := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", writers, "-rounds", rounds}})
 		err := c.Until(20*time.Second, func(context.Context) error {
-			stale := 0
-			for _, r := range p.Requests(faultproxy.Match{Resource: "configmaps", Name: "conflict"}) {
-				switch {
-				case r.Verb == "update" && r.Code == http.StatusConflict:
-					stale++
-				case r.Verb == "get":
-					stale = 0
-				}
-				if stale == 3 && writers == "1" {
-					c.Mistake("get outside of the closure", "a Get after each Update that was refused with 409", "three Updates in a row were refused, without a Get between them")
-				}
+			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "conflict"})) >= 3 {
+				c.Mistake("get outside of the closure", "a Get after each Update that was refused with 409", "three Updates in a row were refused, without a Get between them")
 			}
-			select {
-			case <-program.Done():
+			if program.Ended() {
 				return nil
-			default:
-				return fmt.Errorf("it still runs after %d Updates", p.Count(updates))
 			}
+			return fmt.Errorf("it still runs after %d Updates", p.Count(updates))
 		})
 		if err != nil {
 			c.Fail("the program ends", err.Error())
@@ -119,12 +108,10 @@ func checkPages(c *check.C) {
 		if first > 3 { // the pager asks for it, too
 			c.Mistake("page one for ever", "one list request without continue, and two with it", fmt.Sprintf("%d without it", first))
 		}
-		select {
-		case <-paging.Done():
+		if paging.Ended() {
 			return nil
-		default:
-			return fmt.Errorf("it still runs after %d list requests", p.Count(lists))
 		}
+		return fmt.Errorf("it still runs after %d list requests", p.Count(lists))
 	})
 	if err != nil {
 		c.Fail("the program ends", err.Error())
@@ -160,12 +147,10 @@ func checkFollow(c *check.C) {
 		if gone.Struck() > 1 {
 			c.Mistake("error ignored", "an error, and exit code 1, after the ERROR event", "another watch")
 		}
-		select {
-		case <-failing.Done():
+		if failing.Ended() {
 			return nil
-		default:
-			return errors.New("it still runs")
 		}
+		return errors.New("it still runs")
 	})
 	switch {
 	case err != nil:
@@ -180,10 +165,8 @@ func checkFollow(c *check.C) {
 	before := p.Count(watches)
 	watching := start()
 	err = c.Until(30*time.Second, func(context.Context) error {
-		select {
-		case <-watching.Done():
+		if watching.Ended() {
 			return nil
-		default:
 		}
 		requests := p.Requests(watches)[before:]
 		if n := len(requests); n > 0 && n < 3 {
@@ -270,13 +253,11 @@ func checkSafePatch(c *check.C) {
 		if image == rolloutNew && record == "" {
 			c.Mistake("image without record", both, "the image "+image+" and no record")
 		}
-		select {
-		case <-rollout.Done():
+		if rollout.Ended() {
 			if strings.Contains(rollout.Stderr(), "merge key") {
 				c.Mistake("container without its name", "a patch that the server takes", rollout.Stderr())
 			}
 			c.Failf(both, "the program has ended with exit code %d:\n%s%s", rollout.ExitCode(), rollout.Stdout(), rollout.Stderr())
-		default:
 		}
 		if image != rolloutNew {
 			return fmt.Errorf("the image is %s, the record %q", image, record)

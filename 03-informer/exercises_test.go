@@ -60,22 +60,13 @@ func patience() time.Duration {
 func (l *learner) until(timeout time.Duration, f func(ctx context.Context) error) error {
 	l.T.Helper()
 	return l.Until(timeout, func(ctx context.Context) error {
-		ended := l.ended() // before f: what the program did last counts
+		ended := l.Ended() // before f: what the program did last counts
 		err := f(ctx)
 		if err != nil && ended {
 			return poll.Stop(errEnded)
 		}
 		return err
 	})
-}
-
-func (l *learner) ended() bool {
-	select {
-	case <-l.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // printed waits until the program has printed a text.

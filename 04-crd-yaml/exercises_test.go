@@ -190,12 +190,10 @@ func checkRetire(c *check.C) {
 	script := c.Start(testenv.Command{Path: c.Path("retire.sh"), Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Timeout: 2 * time.Minute,
 		Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
 	if err := c.Until(2*time.Minute, func(context.Context) error {
-		select {
-		case <-script.Done():
+		if script.Ended() {
 			return nil
-		default:
-			return errors.New("it still runs after two minutes:\n" + script.Stdout() + script.Stderr())
 		}
+		return errors.New("it still runs after two minutes:\n" + script.Stdout() + script.Stderr())
 	}); err != nil {
 		c.Fail("retire.sh ends", err.Error())
 	}
@@ -337,13 +335,7 @@ func checkAdmission(c *check.C) {
 	binding.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
 		MatchLabels: map[string]string{corev1.LabelMetadataName: c.Namespace}}}
 	client := c.Client.AdmissionregistrationV1()
-	deleteAtEnd(c.T, c.Env,
-		func(ctx context.Context) error {
-			return client.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
-		},
-		func(ctx context.Context) error {
-			return client.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})
-		})
+	removePolicyAtEnd(c, name)
 	if _, err := client.ValidatingAdmissionPolicies().Create(c.Context(), policy, metav1.CreateOptions{}); err != nil {
 		c.Fail("a policy that the server takes", err.Error())
 	}
@@ -424,13 +416,9 @@ func checkAdmission(c *check.C) {
 	}
 }
 
-// sentinel puts a policy of the check's own into force, later than the learner's: it
-// refuses one object in a namespace without the label. The function that it returns
-// tells whether that object is allowed. As long as it is, the learner's policy may
-// not be in force, and once it is again, the server has seen the label.
-func sentinel(c *check.C, crd *definition) (allowed func() bool) {
+// removePolicyAtEnd removes an admission policy and its binding, which has the same name.
+func removePolicyAtEnd(c *check.C, name string) {
 	c.T.Helper()
-	name := "sentinel." + c.Namespace + ".k8s-go.openshift.org"
 	client := c.Client.AdmissionregistrationV1()
 	deleteAtEnd(c.T, c.Env,
 		func(ctx context.Context) error {
@@ -439,6 +427,17 @@ func sentinel(c *check.C, crd *definition) (allowed func() bool) {
 		func(ctx context.Context) error {
 			return client.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{})
 		})
+}
+
+// sentinel puts a policy of the check's own into force, later than the learner's: it
+// refuses one object in a namespace without the label. The function that it returns
+// tells whether that object is allowed. As long as it is, the learner's policy may
+// not be in force, and once it is again, the server has seen the label.
+func sentinel(c *check.C, crd *definition) (allowed func() bool) {
+	c.T.Helper()
+	name := "sentinel." + c.Namespace + ".k8s-go.openshift.org"
+	client := c.Client.AdmissionregistrationV1()
+	removePolicyAtEnd(c, name)
 	var policy admissionv1.ValidatingAdmissionPolicy
 	var binding admissionv1.ValidatingAdmissionPolicyBinding
 	readPair(c.T, "kill-needs-permission.yaml", &policy, &binding)

@@ -59,10 +59,8 @@ func (s *candidate) until(expected string, timeout time.Duration, f func(context
 		timeout = time.Minute // a proof shares the machine with all other tests
 	}
 	err := s.c.Until(timeout, func(ctx context.Context) error {
-		select {
-		case <-s.Done():
+		if s.Ended() {
 			s.c.Failf("a controller that runs", "it has ended with exit code %d:\n%s", s.ExitCode(), s.log())
-		default:
 		}
 		return f(ctx)
 	})

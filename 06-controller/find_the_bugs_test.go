@@ -152,29 +152,26 @@ func (s *suspect) start(environ []string, args ...string) {
 // end kills the program, so that it does not disturb the next check.
 func (s *suspect) end() {
 	s.t.Helper()
-	select {
-	case <-s.running.Done():
-	default:
-		if err := s.running.Signal(syscall.SIGKILL); err != nil {
-			s.t.Error(err)
-		}
-		<-s.running.Done()
+	if s.running.Ended() {
+		return
 	}
+	if err := s.running.Signal(syscall.SIGKILL); err != nil {
+		s.t.Error(err)
+	}
+	<-s.running.Done()
 }
 
 // crash returns what the program has said if it has ended.
 func (s *suspect) crash() error {
-	select {
-	case <-s.running.Done():
-		for line := range strings.Lines(s.running.Stderr()) {
-			if strings.HasPrefix(line, "panic: ") {
-				return errors.New(strings.TrimSpace(line))
-			}
-		}
-		return fmt.Errorf("the program has ended with exit code %d", s.running.Wait().ExitCode)
-	default:
+	if !s.running.Ended() {
 		return nil
 	}
+	for line := range strings.Lines(s.running.Stderr()) {
+		if strings.HasPrefix(line, "panic: ") {
+			return errors.New(strings.TrimSpace(line))
+		}
+	}
+	return fmt.Errorf("the program has ended with exit code %d", s.running.Wait().ExitCode)
 }
 
 // owned waits until the Icecream has a Deployment that is none of the others.

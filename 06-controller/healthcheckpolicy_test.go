@@ -53,12 +53,8 @@ type ward struct {
 func (w *ward) Eventually(timeout time.Duration, f func(context.Context) error) {
 	w.t.Helper()
 	w.Env.Eventually(timeout, func(ctx context.Context) error {
-		if w.revives {
-			select {
-			case <-w.running.Done():
-				w.running = w.Start(w.command)
-			default:
-			}
+		if w.revives && w.running.Ended() {
+			w.running = w.Start(w.command)
 		}
 		return f(ctx)
 	})

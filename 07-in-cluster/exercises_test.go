@@ -374,12 +374,7 @@ func checkDrain(c *check.C) {
 	const takes = 3 * time.Second
 	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
 	o.pod("a")
-	o.Eventually(time.Minute, func(context.Context) error {
-		if slow.Struck() == 0 {
-			return errors.New("no mark is on its way")
-		}
-		return nil
-	})
+	o.onItsWay(slow)
 	holder := ptr.Deref(o.lease().Spec.HolderIdentity, "")
 	leases := faultproxy.Match{Resource: "leases", Name: "policy-controller"}
 	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Slow, Delay: 500 * time.Millisecond, Times: -1})
@@ -390,12 +385,10 @@ func checkDrain(c *check.C) {
 		if released.IsZero() && ptr.Deref(o.lease().Spec.HolderIdentity, "") == "" {
 			released = time.Now()
 		}
-		select {
-		case <-r.Done():
+		if r.Ended() {
 			return nil
-		default:
-			return errors.New("the process has not ended after SIGTERM")
 		}
+		return errors.New("the process has not ended after SIGTERM")
 	})
 	ended, result := time.Now(), r.Wait()
 	const want = "the write ends, then the lease is released, then the process ends with exit code 0"
@@ -417,20 +410,13 @@ func checkDrain(c *check.C) {
 	r.waitLeads()
 	stuck := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Stall, Times: -1})
 	o.pod("b")
-	o.Eventually(time.Minute, func(context.Context) error {
-		if stuck.Struck() == 0 {
-			return errors.New("no mark is on its way")
-		}
-		return nil
-	})
+	o.onItsWay(stuck)
 	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Stall, Times: -1})
 	out := o.lease().Spec.RenewTime.Add(leaseDuration)
 	var over time.Time // when client-go has given the lease up, whose release fails, too
 	o.Eventually(time.Minute, func(context.Context) error {
-		select {
-		case <-r.Done():
+		if r.Ended() {
 			return nil
-		default:
 		}
 		if over.IsZero() && strings.Contains(r.Stderr(), `"error retrieving resource lock"`) {
 			over = time.Now()
@@ -440,12 +426,10 @@ func checkDrain(c *check.C) {
 			held := fmt.Sprintf("it still runs %s later", slack)
 			stuck.Remove()
 			if c.Until(5*time.Second, func(context.Context) error {
-				select {
-				case <-r.Done():
+				if r.Ended() {
 					return nil
-				default:
-					return errors.New("it still runs")
 				}
+				return errors.New("it still runs")
 			}) == nil {
 				c.Mistake("waits without the lease", expected, held+", and has ended when its write was answered")
 			}

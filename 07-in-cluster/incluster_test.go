@@ -39,15 +39,7 @@ const largest = 60 << 20
 func TestInCluster(t *testing.T) {
 	e := testenv.New(t)
 	e.NeedsContainers()
-	ctx := e.Context()
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws, c := e.Workspace(), e.Cluster()
 	if c.Name() != "kind" {
 		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
 	}

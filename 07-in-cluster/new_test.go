@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -25,10 +24,7 @@ import (
 // generates and tests on its own.
 func TestNew(t *testing.T) {
 	e := testenv.New(t)
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws := e.Workspace()
 	temp, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -46,11 +42,7 @@ func TestNew(t *testing.T) {
 	}
 
 	before := readFiles(t, dir)
-	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, e, dir, environ(ws, filepath.Join(temp, "bin"), "KUBECONFIG="+c.Kubeconfig()), "make", "generate", "test")
+	run(t, e, dir, environ(ws, filepath.Join(temp, "bin"), "KUBECONFIG="+e.Cluster().Kubeconfig()), "make", "generate", "test")
 	after := readFiles(t, dir)
 	for name, text := range after {
 		if before[name] != text {
@@ -90,14 +82,7 @@ func TestNew(t *testing.T) {
 func TestNewAsPods(t *testing.T) {
 	e := testenv.New(t)
 	e.NeedsContainers()
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws, c := e.Workspace(), e.Cluster()
 	if c.Name() != "kind" {
 		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
 	}

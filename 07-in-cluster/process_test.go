@@ -122,6 +122,17 @@ func (o *office) Eventually(timeout time.Duration, f func(context.Context) error
 	o.Env.Eventually(timeout, f)
 }
 
+// onItsWay waits until a fault holds a request.
+func (o *office) onItsWay(held *faultproxy.Injection) {
+	o.t.Helper()
+	o.Eventually(time.Minute, func(context.Context) error {
+		if held.Struck() == 0 {
+			return errors.New("no such request is on its way")
+		}
+		return nil
+	})
+}
+
 func openOffice(t *testing.T) *office {
 	t.Helper()
 	return newOffice(t, testenv.New(t))
@@ -372,12 +383,7 @@ func pausedLeaderEnds(t *testing.T, o *office) {
 	next := o.start("-kubeconfig", o.Proxy().Kubeconfig)
 	next.waitReady()
 	renewal := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
-	o.Eventually(time.Minute, func(context.Context) error {
-		if renewal.Struck() == 0 {
-			return errors.New("no renewal is on its way")
-		}
-		return nil
-	})
+	o.onItsWay(renewal)
 	if err := paused.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -555,12 +561,7 @@ func drains(t *testing.T, o *office) {
 	const takes = 2 * time.Second
 	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
 	o.pod("a")
-	o.Eventually(time.Minute, func(context.Context) error {
-		if slow.Struck() == 0 {
-			return errors.New("no mark is on its way")
-		}
-		return nil
-	})
+	o.onItsWay(slow)
 	if err := r.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -594,12 +595,7 @@ func reversed[T any](s []T) []T {
 func readyWhenSynced(t *testing.T, o *office) {
 	held := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "deployments"}, Fault: faultproxy.Stall})
 	r := o.start()
-	o.Eventually(time.Minute, func(context.Context) error {
-		if held.Struck() == 0 {
-			return errors.New("no list of Deployments is on its way")
-		}
-		return nil
-	})
+	o.onItsWay(held)
 	r.waitLeads()
 	if code, _ := get("http://"+r.health+"/healthz", ""); code != http.StatusOK {
 		t.Errorf("/healthz: %d", code)

@@ -127,14 +127,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	t.Helper()
 	e := testenv.New(t)
 	ctx := e.Context()
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws, first := e.Workspace(), e.Cluster()
 	if first.Name() != "kwok" {
 		t.Skipf("needs the control plane's binaries, which a run on %s does not build; run it with CLUSTER=kwok", first.Name())
 	}

@@ -21,7 +21,7 @@ import (
 
 const nextImage = "workshop/policy-controller:2"
 
-// upgrade rolls out a new image. The API server restarts in the middle of that.
+// upgrade rolls out a new image. The API server goes away in the middle of that.
 func (d *deployment) upgrade() {
 	d.t.Helper()
 	d.loadNext()
@@ -38,7 +38,7 @@ func (d *deployment) upgrade() {
 		}
 		return errors.New("no pod has the new image")
 	})
-	d.restartServer()
+	d.serverAway()
 	d.rolledOut()
 	d.Eventually(time.Minute, func(ctx context.Context) error {
 		pods, err := d.client.CoreV1().Pods(name).List(ctx, metav1.ListOptions{})

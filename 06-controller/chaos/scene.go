@@ -355,12 +355,8 @@ func (s *scene) crash(ctx context.Context) error {
 func (s *scene) alive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	select {
-	case <-s.process.Done():
-		if s.process.ExitCode() >= 0 { // -1 after a kill, and the next one is about to start
-			return fmt.Errorf("the controller has ended by itself with exit code %d", s.process.ExitCode())
-		}
-	default:
+	if s.process.Ended() && s.process.ExitCode() >= 0 { // -1 after a kill, and the next one is about to start
+		return fmt.Errorf("the controller has ended by itself with exit code %d", s.process.ExitCode())
 	}
 	return nil
 }

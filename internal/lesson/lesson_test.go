@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/readme"
@@ -42,15 +41,7 @@ func step(t *testing.T, number int, text string) workspace.Step {
 
 func run(t *testing.T, e *testenv.Env, s workspace.Step) error {
 	t.Helper()
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = lesson.Run(e.Context(), ws, c, s, nil, false)
+	_, err := lesson.Run(e.Context(), e.Workspace(), e.Cluster(), s, nil, false)
 	return err
 }
 
@@ -234,14 +225,7 @@ func TestTwoPeopleShareACluster(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) {
 			t.Parallel()
 			e := testenv.New(t)
-			ws, err := workspace.Find()
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ws, c := e.Workspace(), e.Cluster()
 			for number := range 3 {
 				s, err := ws.Step(fmt.Sprint(number + 1))
 				if err != nil {

@@ -197,6 +197,16 @@ func (p *Process) Wait() error {
 // Done is closed when the process and its group have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Ended reports whether the process has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Pid is the number of the process, and of its group.
 func (p *Process) Pid() int { return p.exec.Process.Pid }
 

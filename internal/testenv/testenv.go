@@ -209,6 +209,12 @@ type Env struct {
 	reported *atomic.Bool // whether this test or a subtest has printed the namespace's events
 }
 
+// Cluster is the cluster that the tests run on.
+func (e *Env) Cluster() *cluster.Cluster { return e.suite.cluster }
+
+// Workspace is the clone that the tests are in.
+func (e *Env) Workspace() workspace.Workspace { return e.suite.ws }
+
 // New gives a test a namespace of its own.
 func New(t testing.TB) *Env {
 	t.Helper()

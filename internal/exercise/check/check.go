@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -448,4 +450,20 @@ func (c *C) Matches(mistake string) bool {
 func (c *C) Failf(expected, format string, args ...any) {
 	c.T.Helper()
 	c.Fail(expected, fmt.Sprintf(format, args...))
+}
+
+// Conflicts returns how often at most a request of a verb was answered by 409 in a
+// row, without a get between them: a stale copy is sent again and again.
+func Conflicts(verb string, requests []faultproxy.Request) (most int) {
+	row := 0
+	for _, r := range requests {
+		switch {
+		case r.Verb == verb && r.Code == http.StatusConflict:
+			row++
+			most = max(most, row)
+		case r.Verb == "get":
+			row = 0
+		}
+	}
+	return most
 }

@@ -29,14 +29,7 @@ rules:
 // when parts of it die, and leaves nothing behind.
 func TestFurtherKwokCluster(t *testing.T) {
 	e := testenv.New(t)
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ws, first := e.Workspace(), e.Cluster()
 	if first.Name() != "kwok" {
 		t.Skipf("needs the control plane's binaries, which a run on %s does not build; run it with CLUSTER=kwok", first.Name())
 	}
@@ -147,14 +140,7 @@ func TestFurtherKwokCluster(t *testing.T) {
 // Somebody's cluster whose nodes are simulated runs no containers, and says so.
 func TestExistingClusterIsAsked(t *testing.T) {
 	e := testenv.New(t)
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, _, err := cluster.Select(e.Context(), ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := e.Cluster()
 	if first.Name() == "existing" {
 		t.Skip("compares what an existing cluster says with what one of ours is; run it with CLUSTER=kwok or kind")
 	}
