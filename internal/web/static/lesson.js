@@ -130,11 +130,11 @@ async function showExercises() {
   if (step !== current) return;
   const details = $('#exercises');
   details.hidden = tasks.length === 0;
-  const done = tasks.filter((task) => task.state === 'done').length;
-  $('summary', details).textContent = `Exercises of this step: ${done} of ${tasks.length} done`;
+  const done = tasks.filter((task) => task.state === 'passed').length;
+  $('summary', details).textContent = `Exercises of this step: ${done} of ${tasks.length} passed`;
   const held = document.activeElement?.id;
   $('ul', details).replaceChildren(...tasks.map((task) => h('li', { 'data-task': task.task, 'data-state': task.state },
-    h('span', { className: 'task' }, h('strong', {}, `${task.task} ${task.name}`), ` ${task.title ?? ''} `, h('em', {}, task.state)),
+    h('span', { className: 'task' }, h('strong', {}, `${task.task} ${task.name}`), ` ${task.title ?? ''}, ${task.minutes} minutes. `, h('em', {}, task.state), task.mistake ? `: ${task.mistake}` : ''),
     h('span', { className: 'buttons' }, ...Object.entries(actions).map(([action, [label, does]]) => h('button', {
       type: 'button', id: `${action}-${task.task}`, 'data-action': action, title: `make ${action} N=${step} TASK=${task.name} ${does}`,
       'aria-label': `${label} ${task.name}`, onclick: () => act(step, action, task.task).catch(tellError),
