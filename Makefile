@@ -30,7 +30,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
+.PHONY: help tour step test test-unit test-step up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -55,6 +55,7 @@ help:
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
 ##   make shell            a shell with kubectl and KUBECONFIG set
+##   make web              the workshop in the browser: lessons, terminals and the X-ray; PORT=, HOST=
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
@@ -79,7 +80,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs trainers node-image test test-unit bench lint verify: build
+tour up down status shell web logs trainers node-image test test-unit bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build

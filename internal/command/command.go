@@ -51,6 +51,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"reset":      reset,
 	"progress":   showProgress,
 	"prove":      prove,
+	"web":        serveWeb,
 	"lint":       lint,
 	"verify":     verify,
 }
