@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -23,6 +24,7 @@ import (
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
+	"github.com/k8s-go/workshop/internal/xray"
 )
 
 // browserVariable names the browser's program; make test-browser sets it.
@@ -124,11 +126,37 @@ func (b *tab) click(selector string) {
 	b.do("clicking "+selector, chromedp.Click(chromedp.CSS(selector)))
 }
 
+// keys presses keys as a person does: a page that handles a key gets no character for it.
 func (b *tab) keys(keys ...string) {
 	b.t.Helper()
-	for _, k := range keys {
-		b.do("pressing keys", chromedp.KeyEvent(k))
+	for _, r := range strings.Join(keys, "") {
+		events := kb.Encode(r)
+		for i, k := range events {
+			if k.Type == kb.KeyChar {
+				continue
+			}
+			if i+1 < len(events) && events[i+1].Type == kb.KeyChar {
+				k.Text = events[i+1].Text
+			}
+			b.press(*k)
+		}
 	}
+}
+
+func (b *tab) press(k input.DispatchKeyEventParams) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	if _, err := chromedp.Call(ctx, input.DispatchKeyEvent, k); err != nil {
+		b.fail("pressing "+k.Key, err)
+	}
+}
+
+// interrupt presses Ctrl-C.
+func (b *tab) interrupt() {
+	b.t.Helper()
+	b.press(input.DispatchKeyEventParams{Type: kb.KeyDown, Modifiers: 2, Key: "c", Code: "KeyC", WindowsVirtualKeyCode: 67})
+	b.press(input.DispatchKeyEventParams{Type: kb.KeyUp, Key: "c", Code: "KeyC", WindowsVirtualKeyCode: 67})
 }
 
 // run evaluates an expression in the page for what it does.
@@ -156,7 +184,7 @@ func (b *tab) until(expression string) {
 	defer cancel()
 	// What is not there yet is not true yet.
 	poll := chromedp.Poll[chromedp.Void](fmt.Sprintf("(() => { try { return Boolean(%s) } catch { return false } })()", expression),
-		chromedp.WithPollingTimeout(90*time.Second), chromedp.WithPollingInterval(50*time.Millisecond))
+		chromedp.WithPollingTimeout(time.Minute), chromedp.WithPollingInterval(50*time.Millisecond))
 	if err := chromedp.Do(ctx, poll); err != nil {
 		b.fail("waiting for "+expression, err)
 	}
@@ -181,48 +209,71 @@ func shows(terminal int, text string) string {
 	return fmt.Sprintf(`(document.querySelector('.screen[data-terminal="%d"] .xterm-rows')?.textContent ?? '').replaceAll('\u00a0', ' ').includes(%q)`, terminal, text)
 }
 
+// ready waits for a terminal's first prompt.
+func (b *tab) ready(terminal int) {
+	b.t.Helper()
+	b.until(shows(terminal, " # ") + " || " + shows(terminal, " $ "))
+}
+
 // begin serves the lessons of this clone, or of another one, through a fault proxy.
-func begin(t *testing.T, ws *workspace.Workspace) (*testenv.Env, *client) {
+func begin(t *testing.T, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client) {
 	t.Helper()
 	if os.Getenv(browserVariable) == "" {
 		t.Skip("needs a browser: make test-browser runs this with Chromium")
 	}
-	const prefix = lesson.Prefix("browser-")
 	e := testenv.New(t)
-	options := Options{Workspace: e.Workspace(), Prefix: prefix}
-	if ws != nil {
-		options.Workspace, options.Prefix = *ws, ""
+	proxy := e.Proxy()
+	// The path of a socket has at most 100 bytes.
+	dir, err := os.MkdirTemp("", "xray-")
+	if err != nil {
+		t.Fatal(err)
 	}
-	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), options.Prefix.Environ(), "KUBECONFIG="+e.Proxy().Kubeconfig)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "socket")
+	hub, err := xray.NewHub(proxy.Proxy, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hub.Close(); err != nil {
+			t.Errorf("closing the X-ray: %v", err)
+		}
+	})
+	options := Options{Workspace: e.Workspace(), Prefix: prefix, Xray: hub.Handler(), Tour: hub.Tour}
+	if ws != nil {
+		options.Workspace = *ws
+	}
+	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig, "WORKSHOP_XRAY="+socket)
 	return e, serve(t, options)
 }
 
 // A learner clicks through step 1, and each command prints what the lesson says.
 func TestBrowserStep(t *testing.T) {
-	e, c := begin(t, nil)
+	const prefix = lesson.Prefix("browser-")
+	e, c := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeNamespace(t, e, lesson.Prefix("browser-").Namespace(step))
+	removeNamespace(t, e, prefix.Namespace(step))
 	b := open(t, c, "/?step=1")
 	b.until(`document.querySelectorAll('#lesson .run').length > 0`)
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	commands := eval[int](b, `document.querySelectorAll('#lesson .run').length`)
 	if commands < 30 {
 		t.Errorf("only %d commands: this is not the lesson", commands)
 	}
 	for i := range commands {
 		run := fmt.Sprintf(`document.querySelectorAll('#lesson .run')[%d]`, i)
-		b.run(run+`.querySelector('.run-button').id = 'next'`)
+		b.run(run + `.querySelector('.run-button').id = 'next'`)
 		b.click("#next")
 		b.until(`!['', 'running'].includes(` + run + `.querySelector('.outcome').dataset.state ?? '')`)
-		if state := eval[string](b, run + `.querySelector('.outcome').dataset.state`); state != "ok" {
+		if state := eval[string](b, run+`.querySelector('.outcome').dataset.state`); state != "ok" {
 			b.fail(eval[string](b, run+`.querySelector('code').textContent`), errors.New(eval[string](b, run+`.querySelector('.outcome').textContent`)))
 		}
 		b.run(`document.querySelector('#next').id = ''`)
 		if i == commands/3 {
-			b.run(run+`.scrollIntoView({block: 'center'})`)
+			b.run(run + `.scrollIntoView({block: 'center'})`)
 			b.screenshot("lesson")
 		}
 	}
@@ -232,16 +283,16 @@ func TestBrowserStep(t *testing.T) {
 // something else than the lesson has its difference below it.
 func TestBrowserOutcomes(t *testing.T) {
 	ws := clone(t, "$ sleep 100\n$ echo four\nfive\n$ (exit 3)")
-	_, c := begin(t, &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	outcome := func(i int) string { return fmt.Sprintf(`document.querySelectorAll('.outcome')[%d]`, i) }
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	b.click(`[data-command="1"] .run-button`)
 	b.until(outcome(0) + `.dataset.state === 'running'`)
 	b.click(`[data-command="2"] .run-button`)
 	b.until(outcome(1) + `.dataset.state === 'busy' && ` + outcome(1) + `.textContent.includes('Ctrl-C')`)
 	b.click(`.screen[data-terminal="1"]`)
-	b.keys("\x03")
+	b.interrupt()
 	b.until(outcome(0) + `.dataset.state === 'differs' && ` + outcome(0) + `.textContent.includes('130')`)
 	b.click(`[data-command="2"] .run-button`)
 	b.until(outcome(1) + `.dataset.state === 'differs' && ` + outcome(1) + `.textContent.includes('five')`)
@@ -255,7 +306,7 @@ func TestBrowserOutcomes(t *testing.T) {
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
 	ws := copyClone(t)
-	_, c := begin(t, &ws)
+	_, c := begin(t, "", &ws)
 	step, err := ws.Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +317,7 @@ func TestBrowserExercise(t *testing.T) {
 	}
 	task := tasks[0]
 	b := open(t, c, "/?step=1")
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	b.click("#exercises summary")
 	state := fmt.Sprintf(`document.querySelector('li[data-task="%s"]')?.dataset.state`, task.ID())
 	b.until(state + ` === 'not begun'`)
@@ -348,11 +399,11 @@ func copyClone(t *testing.T) workspace.Workspace {
 // Terminals and what they show survive a reload; one that is closed does not.
 func TestBrowserReload(t *testing.T) {
 	ws := clone(t, "$ true")
-	_, c := begin(t, &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/")
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	b.click("#new-terminal")
-	b.until(shows(2, "#") + " || " + shows(2, "$"))
+	b.ready(2)
 	b.keys("echo $((6 * 7))-second", kb.Enter)
 	b.until(shows(2, "42-second"))
 	b.click(`#terminal-list [data-terminal="1"]`)
@@ -362,7 +413,7 @@ func TestBrowserReload(t *testing.T) {
 	b.do("reloading", chromedp.Reload())
 	b.until(shows(1, "42-first") + " && " + shows(2, "42-second"))
 	b.click(`.screen[data-terminal="1"]`)
-	b.keys("\x03")
+	b.interrupt()
 	b.keys("echo still-$((6 * 7))", kb.Enter)
 	b.until(shows(1, "still-42"))
 	b.click(`[aria-label="Close terminal 2"]`)
@@ -371,7 +422,7 @@ func TestBrowserReload(t *testing.T) {
 	b.keys("exit", kb.Enter)
 	b.until(`!document.querySelector('.screen')`)
 	b.do("reloading", chromedp.Reload())
-	b.until(shows(3, "#") + " || " + shows(3, "$"))
+	b.ready(3)
 }
 
 const f6 = kb.F6
@@ -379,9 +430,9 @@ const f6 = kb.F6
 // Everything can be done with keys alone, and no part of the page holds the focus.
 func TestBrowserKeyboard(t *testing.T) {
 	ws := clone(t, "$ echo 4$((1+1))\n42")
-	_, c := begin(t, &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	focus := func() string {
 		return eval[string](b, `document.activeElement.id || document.activeElement.className || document.activeElement.tagName`)
 	}
@@ -443,13 +494,13 @@ func TestBrowserKeyboard(t *testing.T) {
 
 // No lesson and no tab needs horizontal scrolling, on a projector or on a phone.
 func TestBrowserWidth(t *testing.T) {
-	e, c := begin(t, nil)
+	e, c := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := open(t, c, "/?step=1")
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	for _, size := range [][2]int64{{1280, 720}, {360, 740}} {
 		b.size(size[0], size[1])
 		fits := func(what string) {
@@ -481,9 +532,9 @@ func TestBrowserAccessibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, c := begin(t, nil)
+	_, c := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
-	b.until(shows(1, "#") + " || " + shows(1, "$"))
+	b.ready(1)
 	b.do("loading axe-core", chromedp.Evaluate[chromedp.Void](string(axe)))
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
