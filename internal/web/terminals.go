@@ -26,7 +26,7 @@ import (
 
 const (
 	maxTerminals = 8
-	kept         = 256 << 10 // bytes of output that a page sees again when it comes back
+	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
 	patience     = 5 * time.Second // with a page that does not read
 )
 
