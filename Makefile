@@ -30,7 +30,11 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
+<<<<<<< HEAD
 .PHONY: help tour step test test-unit test-browser test-step up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
+=======
+.PHONY: help tour step test test-unit test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
+>>>>>>> web
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -72,7 +76,7 @@ help:
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
-##   make generate         deep copies, clients and CRDs from the Go types of step 05
+##   make generate         deep copies, clients and CRDs from the Go types of step 05; pictures of the lessons' diagrams
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
@@ -81,7 +85,11 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
+<<<<<<< HEAD
 tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify: build
+=======
+tour up down status shell web logs trainers node-image test test-unit bench lint verify diagrams: build
+>>>>>>> web
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -102,6 +110,7 @@ unpack: go
 
 generate:
 	@scripts/update-codegen.sh
+	@$(MAKE) --no-print-directory diagrams
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
