@@ -28,7 +28,7 @@ let chosenKey = '';
 let lastFrame = 0;
 let lastTables = 0;
 
-const clock = (t) => (t ? new Date(t).toISOString().slice(11, 23) : '');
+const clock = (t) => (t ? new Date(t - new Date(t).getTimezoneOffset() * 60000).toISOString().slice(11, 23) : '');
 const objectOf = (r) => (r.resource ? `${r.namespace ? `${r.namespace}/` : ''}${r.resource}${r.name ? `/${r.name}` : ''}` : r.path ?? '');
 const lesson = (step, hash, text) => h('a', { href: `/?step=${step}#${hash}`, 'data-step': step, target: 'workshop' }, text);
 
