@@ -30,11 +30,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-<<<<<<< HEAD
-.PHONY: help tour step test test-unit test-browser test-step up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
-=======
-.PHONY: help tour step test test-unit test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
->>>>>>> web
+.PHONY: help tour step test test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -85,11 +81,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-<<<<<<< HEAD
-tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify: build
-=======
-tour up down status shell web logs trainers node-image test test-unit bench lint verify diagrams: build
->>>>>>> web
+tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify diagrams: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
