@@ -21,6 +21,7 @@ import (
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/web"
 	"github.com/k8s-go/workshop/internal/workspace"
+	"github.com/k8s-go/workshop/internal/xray"
 )
 
 // serveWeb serves the workshop in the browser until it is interrupted.
@@ -53,9 +54,15 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		return err
 	}
 	defer proxy.Close()
-	options := web.Options{Workspace: ws, Prefix: prefix, Host: host}
+	socket := filepath.Join(dir, "xray")
+	hub, err := xray.NewHub(proxy, socket)
+	if err != nil {
+		return fmt.Errorf("starting the X-ray: %w", err)
+	}
+	defer func() { err = errors.Join(err, hub.Close()) }()
+	options := web.Options{Workspace: ws, Prefix: prefix, Host: host, Xray: hub.Handler(), Tour: hub.Tour}
 	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
-		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"))
+		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), "WORKSHOP_XRAY="+socket)
 	return web.Serve(ctx, listener, options, func(s *web.Server) {
 		fmt.Printf("\nThe workshop is at\n\n  %s\n\nOnly this machine reaches it. Ctrl-C ends the page, its terminals and all that runs in them; the cluster stays.\n", s.Address())
 		openBrowser(s.AddressOnce())

@@ -133,6 +133,10 @@ func (c Command) Difference(got []string, exitCode int) string {
 		if i >= len(lines) {
 			return "the end of the output"
 		}
+		// A line may be a megabyte of JSON.
+		if text := []rune(lines[i]); len(text) > 200 {
+			return strconv.Quote(string(text[:200])) + " and so on"
+		}
 		return strconv.Quote(lines[i])
 	}
 	switch {

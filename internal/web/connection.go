@@ -50,7 +50,9 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	if t.show(ctx, p, conn) == nil {
+	err = t.show(ctx, p, conn)
+	t.leave(p) // nobody waits for it while its connection is closed
+	if err == nil {
 		_ = conn.Close(websocket.StatusNormalClosure, "the shell has ended")
 	}
 }
@@ -67,7 +69,7 @@ func (t *terminal) join() (*page, bool) {
 	if len(t.pages) >= maxPages {
 		return nil, false
 	}
-	p := &page{seen: t.written - int64(len(t.output))}
+	p := &page{seen: t.written - int64(min(len(t.output), kept))}
 	switch {
 	case t.run != nil:
 		p.messages = []message{{Type: "started", asked: t.run.asked}}

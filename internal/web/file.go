@@ -39,9 +39,7 @@ func readFile(dir, name string) (any, error) {
 			return nil, refuse(http.StatusForbidden, "%s is neither a file nor a folder.", at)
 		}
 	}
-	// The first element, in any case: some file systems do not tell them apart.
-	switch top, _, _ := strings.Cut(strings.ToLower(name), "/"); top {
-	case ".git", ".workshop":
+	if top, _, _ := strings.Cut(name, "/"); private(top) {
 		return nil, refuse(http.StatusForbidden, "The page does not show %s.", top)
 	}
 	f, err := root.Open(name)
@@ -60,7 +58,9 @@ func readFile(dir, name string) (any, error) {
 			return nil, fmt.Errorf("reading %s: %w", name, err)
 		}
 		for _, e := range entries {
-			text = fmt.Appendln(text, e.Name())
+			if name != "." || !private(e.Name()) {
+				text = fmt.Appendln(text, e.Name())
+			}
 		}
 	} else if text, err = io.ReadAll(io.LimitReader(f, maxFile+1)); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
@@ -77,4 +77,10 @@ func readFile(dir, name string) (any, error) {
 		fmt.Fprintf(&b, "<span class=\"line\" id=\"L%d\">%s</span>", i+1, line)
 	}
 	return map[string]string{"path": name, "html": b.String()}, nil
+}
+
+// private reports whether a name at the root of the clone is not shown. Some file systems
+// do not tell small letters from capitals.
+func private(name string) bool {
+	return strings.EqualFold(name, ".git") || strings.EqualFold(name, ".workshop")
 }

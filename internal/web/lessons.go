@@ -40,6 +40,12 @@ type stepRow struct {
 	Title string `json:"title"`
 }
 
+type lessonPage struct {
+	Step  int    `json:"step"`
+	Title string `json:"title"`
+	HTML  string `json:"html"`
+}
+
 func (l lessons) steps() (any, error) {
 	steps, err := l.ws.Steps()
 	if err != nil {
@@ -97,11 +103,7 @@ func (l lessons) lesson(step string) (any, error) {
 	if err := md.Convert(source, &b); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.README(), err)
 	}
-	return struct {
-		Step  int    `json:"step"`
-		Title string `json:"title"`
-		HTML  string `json:"html"`
-	}{s.Number, s.Title, b.String()}, nil
+	return lessonPage{s.Number, s.Title, b.String()}, nil
 }
 
 // A lessonRenderer renders what a lesson has that other documents do not have.
@@ -135,7 +137,11 @@ func (r *lessonRenderer) code(w util.BufWriter, source []byte, node ast.Node, en
 		}
 		return ast.WalkStop, fmt.Errorf("line %d: the runner does not know this block", line)
 	case "mermaid":
-		_, err := fmt.Fprintf(w, "<figure class=\"diagram\"><pre>%s</pre></figure>\n", html.EscapeString(text))
+		picture, err := diagrams.ReadFile("diagrams/" + (Diagram{Text: text}).File())
+		if err != nil { // somebody is writing this lesson
+			picture = []byte("<pre>" + html.EscapeString(text) + "</pre>")
+		}
+		_, err = fmt.Fprintf(w, "<figure class=\"diagram\">%s</figure>\n", picture)
 		return ast.WalkSkipChildren, err
 	}
 	highlighted, err := highlight(language, "", text)

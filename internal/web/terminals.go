@@ -26,8 +26,8 @@ import (
 
 const (
 	maxTerminals = 8
-	kept         = 256 << 10 // bytes of output that a page sees again when it comes back
-	patience     = 10 * time.Second
+	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
+	patience     = 5 * time.Second // with a page that does not read
 )
 
 //go:embed bashrc
@@ -58,7 +58,7 @@ type terminal struct {
 	done chan struct{} // closed when nothing of it is left
 
 	mu      sync.Mutex
-	output  []byte // the last of it, at most kept bytes
+	output  []byte // the last of it, at least kept bytes
 	written int64  // how many bytes there were in all
 	marks   marks
 	ready   bool // bash waits for a command
@@ -254,8 +254,8 @@ func (t *terminal) take(data []byte) {
 	t.output = append(t.output, data...)
 	t.written += int64(len(data))
 	t.marks.scan(data, t.mark)
-	if over := len(t.output) - kept; over > 0 {
-		t.output = append(t.output[:0], t.output[over:]...)
+	if len(t.output) > 2*kept { // not with each piece, which would move all of it
+		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
 	}
 	t.changed.Broadcast()
 	for t.slow() {

@@ -243,7 +243,15 @@ func TestRunJudgesACommand(t *testing.T) {
 func TestWholeLessonInATerminal(t *testing.T) {
 	e := testenv.New(t)
 	const prefix = lesson.Prefix("web-")
-	step, err := e.Workspace().Step("1")
+	if commands := walk(t, e, prefix, "1"); commands < 30 {
+		t.Errorf("only %d commands: this was not the lesson", commands)
+	}
+}
+
+// walk runs all commands of a lesson in a terminal, and returns their number.
+func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (commands int) {
+	t.Helper()
+	step, err := e.Workspace().Step(number)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +260,7 @@ func TestWholeLessonInATerminal(t *testing.T) {
 	c := serve(t, Options{Workspace: e.Workspace(), Prefix: prefix,
 		Env: append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig)})
 	var page struct{ Title, HTML string }
-	c.call("GET", "/api/lessons/1", "", &page)
+	c.call("GET", "/api/lessons/"+number, "", &page)
 	source, err := os.ReadFile(step.README())
 	if err != nil {
 		t.Fatal(err)
@@ -262,10 +270,9 @@ func TestWholeLessonInATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := c.terminal()
-	commands := 0
 	for i, b := range doc.Blocks {
 		for j := range b.Commands {
-			at := fmt.Sprintf(`data-step="1" data-block="%d" data-command="%d"`, i+1, j+1)
+			at := fmt.Sprintf(`data-step="%s" data-block="%d" data-command="%d"`, number, i+1, j+1)
 			if strings.Contains(page.HTML, at) == b.ByHand {
 				t.Fatalf("command %d of block %d: its button is on the page: %v; by hand: %v", j+1, i+1, !b.ByHand, b.ByHand)
 			}
@@ -273,19 +280,16 @@ func TestWholeLessonInATerminal(t *testing.T) {
 				continue
 			}
 			commands++
-			s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":%d,"command":%d}`, i+1, j+1))
+			s.ask(fmt.Sprintf(`{"type":"run","step":%s,"block":%d,"command":%d}`, number, i+1, j+1))
 			if m := s.until("result", "busy"); m.OK == nil || !*m.OK {
 				t.Fatalf("line %d: $ %s\n%+v: %s\n%q", b.Commands[j].Line, b.Commands[j].Text, m, m.Difference, s.output.String())
 			}
 		}
 	}
-	if commands < 30 {
-		t.Errorf("only %d commands: this was not the lesson", commands)
-	}
-	// The commands came through the proxy.
 	if len(proxy.Requests(faultproxy.Match{Verb: "create"})) == 0 {
 		t.Error("nothing was created through the proxy")
 	}
+	return commands
 }
 
 // removeNamespace removes what an interrupted run has left, now and when the test ends.
