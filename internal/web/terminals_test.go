@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/poll"
@@ -252,7 +254,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		var running []int
 		for _, m := range pids.FindAllStringSubmatch(s.output.String(), -1) {
 			pid, err := strconv.Atoi(m[1])
-			if err != nil || unix.Kill(pid, 0) != nil {
+			if err != nil || !runs(pid) {
 				t.Fatalf("%s: process %s does not run", name, m[1])
 			}
 			running = append(running, pid)
@@ -264,7 +266,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		s.until("exited")
 		for _, pid := range running {
 			err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
-				if unix.Kill(pid, 0) == nil {
+				if runs(pid) {
 					return errors.New("it still runs")
 				}
 				return nil
@@ -287,6 +289,16 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// runs reports whether there is such a process that has not ended.
+func runs(pid int) bool {
+	p, err := process.NewProcess(int32(pid))
+	if err != nil {
+		return false
+	}
+	status, err := p.Status()
+	return err == nil && !slices.Contains(status, process.Zombie)
 }
 
 func TestPlain(t *testing.T) {
