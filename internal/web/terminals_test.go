@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -350,5 +351,31 @@ func TestMarksInPieces(t *testing.T) {
 	m.scan([]byte(markStart+strings.Repeat("x", 1<<20)), func(string, []byte) {})
 	if len(m.held) > maxMark {
 		t.Errorf("%d bytes of a mark without an end are held", len(m.held))
+	}
+}
+
+// Bash draws a prompt again when it shows a command of several lines, or when the window
+// changes its size. That is not the end of the command.
+func TestPromptDrawnAgain(t *testing.T) {
+	p := &page{}
+	tm := &terminal{run: &run{}, pages: map[*page]struct{}{p: {}}}
+	tm.changed = sync.NewCond(&tm.mu)
+	for _, step := range []struct{ output, messages string }{
+		{"\x1b]133;A\a$ \x1b]133;B\aecho\r\n", ""},
+		{"\x1b]133;C\aoutput\r\n", ""},
+		{"\x1b]133;D;7\a\x1b]133;C\amore\r\n", ""}, // a paste of two commands
+		{"\x1b]133;D;5\a\x1b]133;A\a$ \x1b]133;B\a", "result 5 prompt"},
+	} {
+		p.seen, p.messages = tm.written+1<<20, nil
+		tm.take([]byte(step.output))
+		var got []string
+		for _, m := range p.messages {
+			if got = append(got, m.Type); m.ExitCode != nil {
+				got = append(got, strconv.Itoa(*m.ExitCode))
+			}
+		}
+		if strings.Join(got, " ") != step.messages {
+			t.Errorf("after %q the page is told %q, want %q", step.output, got, step.messages)
+		}
 	}
 }
