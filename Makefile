@@ -30,7 +30,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-unit test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
+.PHONY: help tour step test test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -66,6 +66,7 @@ help:
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
+##   make test-browser     the page of make web, clicked through in Chromium
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
@@ -80,7 +81,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell web logs trainers node-image test test-unit bench lint verify diagrams: build
+tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify diagrams: build
 	@exec $(WORKSHOP) $@
 
 step readme: build

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -61,6 +62,18 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }), 2)
+}
+
+// testBrowser clicks through the page of make web in a real browser.
+func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if browser, err := exec.LookPath(name); err == nil {
+			return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+				return execute(ctx, ws, append(c.Environ(), "WORKSHOP_BROWSER="+browser), "go", "test", "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
+			})
+		}
+	}
+	return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
 }
 
 // chaos plays every fault to the controllers of step 06, on a cluster of its own:

@@ -21,7 +21,7 @@ func ofWatch(kind, fault string) func(xray.Item) bool {
 func (r *room) informs() {
 	r.t.Helper()
 	r.Start(r.command("exec " + r.Program("./03-informer/shared-informer") + " -namespace " + r.Namespace))
-	r.view.until("the informer's watch has brought its first events", func(i xray.Item) bool {
+	r.until("the informer's watch has brought its first events", func(i xray.Item) bool {
 		return i.Program == "shared-informer" && i.Kind == "event" && i.Type == "BOOKMARK"
 	})
 }
@@ -38,10 +38,10 @@ func TestButtonCut(t *testing.T) {
 	if got := r.press("cut?resource=configmaps"); !strings.HasPrefix(got, "1 watch of configmaps cut.") {
 		t.Error(got)
 	}
-	cut := r.view.until("the watch is cut", ofWatch("fault", "cut"))
-	r.view.until("it ends", func(i xray.Item) bool { return i.Kind == "ended" && i.ID == cut.ID })
-	r.view.until("the informer watches again", after(cut, ofWatch("begun", "")))
-	r.view.until("the button is a part of the recording", func(i xray.Item) bool { return i.Kind == "button" && strings.Contains(i.What, "1 watch") })
+	cut := r.until("the watch is cut", ofWatch("fault", "cut"))
+	r.until("it ends", func(i xray.Item) bool { return i.Kind == "ended" && i.ID == cut.ID })
+	r.until("the informer watches again", after(cut, ofWatch("begun", "")))
+	r.until("the button is a part of the recording", func(i xray.Item) bool { return i.Kind == "button" && strings.Contains(i.What, "1 watch") })
 }
 
 func TestButtonStallAndClear(t *testing.T) {
@@ -49,11 +49,11 @@ func TestButtonStallAndClear(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("stall")
-	cut := r.view.until("the watch is cut", ofWatch("fault", "cut"))
-	stalled := r.view.until("the next one is stalled", after(cut, ofWatch("fault", "stall")))
+	cut := r.until("the watch is cut", ofWatch("fault", "cut"))
+	stalled := r.until("the next one is stalled", after(cut, ofWatch("fault", "stall")))
 	r.bash("kubectl create configmap meanwhile")
 	r.press("clear")
-	r.view.until("the event arrives with the stalled watch", func(i xray.Item) bool {
+	r.until("the event arrives with the stalled watch", func(i xray.Item) bool {
 		return i.Kind == "event" && i.Object == "meanwhile" && i.ID == stalled.ID
 	})
 }
@@ -63,8 +63,8 @@ func TestButtonGone(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("gone?program=shared-informer")
-	gone := r.view.until("410", ofWatch("fault", "error-event"))
-	r.view.until("the informer reads everything again", after(gone, func(i xray.Item) bool {
+	gone := r.until("410", ofWatch("fault", "error-event"))
+	r.until("the informer reads everything again", after(gone, func(i xray.Item) bool {
 		return i.Kind == "begun" && i.Program == "shared-informer" && (i.Verb == "watch-list" || i.Verb == "list")
 	}))
 }
@@ -75,8 +75,8 @@ func TestButtonDrop(t *testing.T) {
 	r.informs()
 	r.press("drop?resource=configmaps&program=shared-informer")
 	r.bash("kubectl create configmap lost; kubectl create configmap next")
-	r.view.until("an event is dropped", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "drop" && i.Object == "lost" })
-	r.view.until("the next one arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "next" })
+	r.until("an event is dropped", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "drop" && i.Object == "lost" })
+	r.until("the next one arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "next" })
 	_, items := r.recording()
 	for _, i := range items {
 		if i.Kind == "event" && i.Object == "lost" {
@@ -91,8 +91,8 @@ func TestButtonDelay(t *testing.T) {
 	r.informs()
 	r.press("delay")
 	r.bash("kubectl create configmap late")
-	struck := r.view.until("an event is delayed", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "delay" && i.Object == "late" })
-	passed := r.view.until("it arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "late" })
+	struck := r.until("an event is delayed", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "delay" && i.Object == "late" })
+	passed := r.until("it arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "late" })
 	if d := passed.Time - struck.Time; d < 4900 {
 		t.Errorf("late by %d ms", d)
 	}
@@ -103,10 +103,10 @@ func TestButtonConflict(t *testing.T) {
 	r := enter(t)
 	r.press("conflict?program=kubectl")
 	r.bash(`kubectl create configmap a; kubectl patch configmap a --patch '{"data":{"v":"1"}}'; kubectl get configmap a`)
-	r.view.until("409", func(i xray.Item) bool {
+	r.until("409", func(i xray.Item) bool {
 		return i.Kind == "ended" && i.Code == http.StatusConflict && i.Verb == "patch" && i.Name == "a"
 	})
-	r.view.until("create passes", func(i xray.Item) bool { return i.Kind == "ended" && i.Verb == "create" && i.Code == http.StatusCreated })
+	r.until("create passes", func(i xray.Item) bool { return i.Kind == "ended" && i.Verb == "create" && i.Code == http.StatusCreated })
 }
 
 func TestButtonsAwayAndBack(t *testing.T) {
@@ -114,12 +114,12 @@ func TestButtonsAwayAndBack(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("away")
-	lost := r.view.until("the watch is lost", ofWatch("fault", "unreachable"))
+	lost := r.until("the watch is lost", ofWatch("fault", "unreachable"))
 	if result := r.Run(r.command("kubectl get configmaps")); result.ExitCode == 0 || !strings.Contains(result.Stderr, "refused") {
 		t.Errorf("kubectl: %d %s", result.ExitCode, result.Stderr)
 	}
 	r.press("back")
-	r.view.until("the informer watches again", after(lost, ofWatch("begun", "")))
+	r.until("the informer watches again", after(lost, ofWatch("begun", "")))
 }
 
 func TestUnknownButton(t *testing.T) {

@@ -15,7 +15,7 @@ var tours = []Tour{
 		Name: "edge-vs-level", Title: "A lost event: edge against level", Command: "bash internal/xray/tours/edge-vs-level.sh",
 		Look: []string{
 			"keeper-edge and keeper-level each watch pods and each create three.",
-			"The script deletes one pod of each, and the proxy drops both DELETED events: the two red marks.",
+			"The script deletes one pod of each, and the proxy drops both DELETED events. The wire shows two faults named drop.",
 			"keeper-level lists its pods every two seconds, so it soon sends a create.",
 			"keeper-edge sends nothing more, because the only event that would make it act is lost.",
 		},
@@ -34,7 +34,7 @@ var tours = []Tour{
 		Name: "hot-loop", Title: "find-the-bugs: the hot loop", Command: "bash internal/xray/tours/hot-loop.sh",
 		Look: []string{
 			"find-the-bugs updates a Deployment each second, though nothing has changed.",
-			"Then the API server refuses its updates, and the program sends the next one at once: hundreds a second.",
+			"Then the proxy answers its updates with 500, and the program sends the next one at once: more than a hundred a second.",
 			"Its queue never shows a key that backs off, because the program calls Add in place of AddRateLimited.",
 			"When the faults end, the rate falls back to one update a second.",
 		},

@@ -126,28 +126,20 @@ func look(t testing.TB, url string) *view {
 	return v
 }
 
-// until waits for an item, and returns it.
-func (v *view) until(what string, f func(xray.Item) bool) xray.Item {
-	v.t.Helper()
-	deadline := time.After(patience)
-	for seen := 0; ; {
-		v.mu.Lock()
-		items := v.items
-		v.mu.Unlock()
-		for ; seen < len(items); seen++ {
-			if f(items[seen]) {
-				return items[seen]
-			}
+// until waits for an item, and returns it. It reads the recording, because a
+// batch of many items holds none of them.
+func (r *room) until(what string, f func(xray.Item) bool) (found xray.Item) {
+	r.t.Helper()
+	r.Eventually(patience, func(context.Context) error {
+		_, items := r.recording()
+		at := slices.IndexFunc(items, f)
+		if at < 0 {
+			return fmt.Errorf("never seen: %s, in %d items; the last are %+v", what, len(items), items[max(0, len(items)-20):])
 		}
-		select {
-		case <-v.came:
-		case <-deadline:
-			for _, i := range items {
-				v.t.Logf("%+v", i)
-			}
-			v.t.Fatalf("never seen: %s", what)
-		}
-	}
+		found = items[at]
+		return nil
+	})
+	return found
 }
 
 // bash runs a script whose kubectl and programs go through the proxy.
@@ -229,10 +221,10 @@ kubectl get configmap a && exit 1
 true`)
 	for verb, code := range map[string]int{"create": 201, "list": 200, "patch": 200, "update": 200, "delete": 200, "deletecollection": 200, "get": 404} {
 		var begun xray.Item
-		ended := r.view.until(verb+" ends", func(i xray.Item) bool {
+		ended := r.until(verb+" ends", func(i xray.Item) bool {
 			return i.Kind == "ended" && i.Verb == verb && i.Resource == "configmaps" && i.Code == code
 		})
-		begun = r.view.until(verb+" begins", func(i xray.Item) bool { return i.Kind == "begun" && i.ID == ended.ID })
+		begun = r.until(verb+" begins", func(i xray.Item) bool { return i.Kind == "begun" && i.ID == ended.ID })
 		for _, i := range []xray.Item{begun, ended} {
 			if i.Program != "kubectl" || i.Namespace != r.Namespace || i.Time == 0 || i.Took > 0 != (i.Kind == "ended") {
 				t.Errorf("%+v", i)
@@ -250,7 +242,7 @@ func TestCurlIsKnownByItsNameAndProcess(t *testing.T) {
 	// A slow answer gives time to look for the process, which curl's is otherwise hardly there for.
 	p := r.Start(r.command(fmt.Sprintf(`exec curl --silent --insecure --noproxy '*' --max-time 60 --header "Authorization: Bearer %s" '%s/api/v1/namespaces/%s/pods?watch=1'`,
 		r.proxy.Config().BearerToken, r.proxy.URL(), r.Namespace)))
-	begun := r.view.until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
+	begun := r.until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
 	if runtime.GOOS == "linux" && begun.PID != p.Pid() {
 		t.Errorf("process %d, want %d", begun.PID, p.Pid())
 	}
@@ -279,7 +271,7 @@ func TestEventsOfAWatchAreSeen(t *testing.T) {
 	r.bash(`set -e; kubectl create configmap seen; kubectl label configmap seen a=b; kubectl delete configmap seen`)
 	last := ""
 	for _, kind := range []string{"ADDED", "MODIFIED", "DELETED"} {
-		event := r.view.until(kind, func(i xray.Item) bool {
+		event := r.until(kind, func(i xray.Item) bool {
 			return i.Kind == "event" && i.Type == kind && i.Object == "seen" && i.Program == "kubectl" && i.Resource == "configmaps"
 		})
 		if event.ResourceVersion == "" || event.ResourceVersion == last || event.Namespace != r.Namespace {
@@ -294,14 +286,14 @@ func TestNoSecretIsShown(t *testing.T) {
 	r := enter(t)
 	const plain, encoded = "open-sesame-4711", "b3Blbi1zZXNhbWUtNDcxMQ=="
 	r.Start(r.command("exec kubectl get secrets --watch -o yaml"))
-	r.view.until("the watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Verb == "watch" && i.Resource == "secrets" })
+	r.until("the watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Verb == "watch" && i.Resource == "secrets" })
 	r.bash(`set -e
 kubectl create secret generic treasure --from-literal=word=` + plain + `
 kubectl get secret treasure -o yaml | grep --quiet ` + encoded + `
 kubectl get secrets -o yaml >/dev/null
 kubectl patch secret treasure --patch '{"stringData":{"word":"` + plain + `2"}}'
 kubectl delete secret treasure`)
-	r.view.until("the Secret's deletion", func(i xray.Item) bool { return i.Type == "DELETED" && i.Object == "treasure" })
+	r.until("the Secret's deletion", func(i xray.Item) bool { return i.Type == "DELETED" && i.Object == "treasure" })
 	text, items := r.recording()
 	for _, word := range []string{plain, encoded[:20]} {
 		if strings.Contains(text, word) {

@@ -81,7 +81,10 @@ async function run(box) {
 }
 
 function setOutcome(message) {
-  if (message.step === undefined) return;
+  if (message.step === undefined) {
+    if (message.type === 'busy') tell(busy, true);
+    return;
+  }
   outcomes.set(keyOf(message), message);
   try {
     sessionStorage.setItem('workshop.outcomes', JSON.stringify([...outcomes]));
@@ -104,10 +107,12 @@ function show(outcome, message) {
   if (message.difference) outcome.append(h('pre', {}, message.difference));
 }
 
+const busy = 'The terminal is busy. Wait until its command ends, press Ctrl-C in it, or open a new terminal.';
+
 function words(message) {
   switch (message.type) {
     case 'started': return ['running', 'The command is running in the terminal.'];
-    case 'busy': return ['busy', 'The terminal is busy. Wait until its command ends, press Ctrl-C in it, or open a new terminal.'];
+    case 'busy': return ['busy', busy];
     case 'lost': return ['busy', 'The page was away when this command ended. Look at the terminal.'];
   }
   if (message.ok) return ['ok', message.exitCode ? `ok: exit code ${message.exitCode}, as the lesson expects.` : 'ok'];

@@ -147,7 +147,7 @@ function receive(terminal, message) {
     drop(terminal.id);
     announce(`Terminal ${terminal.id} has ended.`);
   } else if (message.type === 'result') {
-    announce(message.ok ? 'ok' : `The command ended with exit code ${message.exitCode}, or its output differs.`);
+    announce(message.ok ? 'ok' : `The command has ended with exit code ${message.exitCode}${message.ok === undefined ? '' : ', or its output differs'}.`);
   }
   events.dispatchEvent(new CustomEvent(message.type, { detail: { ...message, terminal: terminal.id } }));
 }

@@ -10,14 +10,14 @@ const channel = new BroadcastChannel('workshop'); // between the page and the X-
 
 const faults = [
   ['cut', 'Cut the watches', 'All open watches break, as when a load balancer closes them.'],
-  ['stall', 'Stall', 'Watches stay open, but nothing passes.'],
-  ['gone', '410 Gone', 'The next watch hears that its history is gone, so the program must list again.'],
+  ['stall', 'Stall', 'All open watches break, and new ones get no answer until you press Clear.'],
+  ['gone', '410 Gone', 'The watches break, and the next attempt hears that its history is gone, so the program must list again.'],
   ['drop', 'Drop an event', 'The next event does not reach the program.'],
-  ['delay', 'Delay an event', 'The next event arrives two seconds late.'],
-  ['conflict', '409 Conflict', 'The next write is refused, as if another client had been faster.'],
-  ['away', 'Server away', 'Nothing reaches the API server.'],
+  ['delay', 'Delay an event', 'The next event arrives five seconds late, and so do the events behind it.'],
+  ['conflict', '409 Conflict', 'The next update or patch is refused, as if another client had been faster.'],
+  ['away', 'Server away', 'Nothing reaches the API server until you press Server back.'],
   ['back', 'Server back', 'The API server can be reached again.'],
-  ['clear', 'Clear', 'No fault is in force any more, and what was stalled goes on.'],
+  ['clear', 'Clear', 'No fault waits any more, and what was stalled goes on.'],
 ];
 
 let root;
@@ -116,10 +116,7 @@ async function openFile(input) {
 
 async function breakIt(name) {
   const query = new URLSearchParams({ program: $('#xray-fault-program').value, resource: $('#xray-fault-resource').value });
-  const { message } = await post(`/api/xray/faults/${name}?${query}`);
-  const log = $('#xray-fault-log');
-  log.prepend(h('li', { 'data-fault': name }, `${clock(Date.now()).slice(0, 8)} ${message}`));
-  while (log.children.length > 5) log.lastChild.remove();
+  await post(`/api/xray/faults/${name}?${query}`); // what it did comes as an item
 }
 
 async function startTours(isOwnWindow) {
@@ -160,6 +157,7 @@ const isChosen = (item) => !chosenProgram || programKey(item) === chosenProgram;
 function drawTables(state) {
   drawTime(state);
   drawPrograms(state);
+  keyed($('#xray-fault-log'), state.buttons.slice(-5).reverse(), (b) => `${b.t} ${b.what}`, (b) => h('li', {}, `${clock(b.t).slice(0, 8)} ${b.what}`));
   drawWatches(state);
   drawInside(state);
   drawRequests(state);
