@@ -135,6 +135,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
 	}
+	_ = pty.Setsize(ours, &pty.Winsize{Cols: 80, Rows: 24}) // until a page has another size
 	ctx, stop := context.WithCancel(ts.ctx)
 	p, err := proc.Start(ctx, proc.Cmd{
 		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: environ(ts.env, dir), Terminal: theirs,
@@ -223,13 +224,6 @@ func (ts *terminals) list() any {
 		t.mu.Unlock()
 	}
 	return rows
-}
-
-// end ends a terminal, and waits until nothing is left of it.
-func (t *terminal) end() error {
-	t.stop()
-	<-t.done
-	return nil
 }
 
 // read takes what bash and its commands print, until the terminal is closed.

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/poll"
@@ -252,7 +255,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		var running []int
 		for _, m := range pids.FindAllStringSubmatch(s.output.String(), -1) {
 			pid, err := strconv.Atoi(m[1])
-			if err != nil || unix.Kill(pid, 0) != nil {
+			if err != nil || !runs(pid) {
 				t.Fatalf("%s: process %s does not run", name, m[1])
 			}
 			running = append(running, pid)
@@ -264,7 +267,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		s.until("exited")
 		for _, pid := range running {
 			err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
-				if unix.Kill(pid, 0) == nil {
+				if runs(pid) {
 					return errors.New("it still runs")
 				}
 				return nil
@@ -287,6 +290,16 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// runs reports whether there is such a process that has not ended.
+func runs(pid int) bool {
+	p, err := process.NewProcess(int32(pid))
+	if err != nil {
+		return false
+	}
+	status, err := p.Status()
+	return err == nil && !slices.Contains(status, process.Zombie)
 }
 
 func TestPlain(t *testing.T) {
@@ -338,5 +351,31 @@ func TestMarksInPieces(t *testing.T) {
 	m.scan([]byte(markStart+strings.Repeat("x", 1<<20)), func(string, []byte) {})
 	if len(m.held) > maxMark {
 		t.Errorf("%d bytes of a mark without an end are held", len(m.held))
+	}
+}
+
+// Bash draws a prompt again when it shows a command of several lines, or when the window
+// changes its size. That is not the end of the command.
+func TestPromptDrawnAgain(t *testing.T) {
+	p := &page{}
+	tm := &terminal{run: &run{}, pages: map[*page]struct{}{p: {}}}
+	tm.changed = sync.NewCond(&tm.mu)
+	for _, step := range []struct{ output, messages string }{
+		{"\x1b]133;A\a$ \x1b]133;B\aecho\r\n", ""},
+		{"\x1b]133;C\aoutput\r\n", ""},
+		{"\x1b]133;D;7\a\x1b]133;C\amore\r\n", ""}, // a paste of two commands
+		{"\x1b]133;D;5\a\x1b]133;A\a$ \x1b]133;B\a", "result 5 prompt"},
+	} {
+		p.seen, p.messages = tm.written+1<<20, nil
+		tm.take([]byte(step.output))
+		var got []string
+		for _, m := range p.messages {
+			if got = append(got, m.Type); m.ExitCode != nil {
+				got = append(got, strconv.Itoa(*m.ExitCode))
+			}
+		}
+		if strings.Join(got, " ") != step.messages {
+			t.Errorf("after %q the page is told %q, want %q", step.output, got, step.messages)
+		}
 	}
 }
