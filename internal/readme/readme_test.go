@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,6 +100,8 @@ func TestParseRefusesOutputWithoutCommand(t *testing.T) {
 	}
 }
 
+const watchEnded = `I1121 22:08:54.429671     565 reflector.go:664] "Warning: watch ended with error" reflector="cache/reflector.go:343" err="unable to decode an event from the watch stream: %s"`
+
 func TestMatch(t *testing.T) {
 	for _, tc := range []struct {
 		name, want, got string
@@ -125,6 +128,8 @@ func TestMatch(t *testing.T) {
 		{"unknown placeholder is literal", "<name>", "web", false},
 		{"unknown placeholder as it stands", "<name>", "<name>", true},
 		{"trailing space", "a", "a  ", true},
+		{"a watch that the program's end cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "context canceled") + "\nb", true},
+		{"a watch that something else cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "connection reset by peer") + "\nb", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, _, got := compare(strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")); got != tc.match {
