@@ -177,9 +177,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This request comes from another page.", http.StatusForbidden)
 		return
 	}
-	if token := r.URL.Query().Get("token"); token != "" && r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(token) {
+	query := r.URL.Query()
+	if r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(query.Get("token")) {
+		query.Del("token")
 		http.SetCookie(w, &http.Cookie{Name: s.cookie, Value: s.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, "/", http.StatusSeeOther)
+		http.Redirect(w, r, "/?"+query.Encode(), http.StatusSeeOther)
 		return
 	}
 	if cookie, err := r.Cookie(s.cookie); err != nil || !equal(cookie.Value, s.token) {

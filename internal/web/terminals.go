@@ -209,18 +209,13 @@ func (ts *terminals) find(id string) (*terminal, error) {
 }
 
 func (ts *terminals) list() any {
-	type row struct {
-		ID    int    `json:"id"`
-		Busy  bool   `json:"busy"`
-		Title string `json:"title"`
-	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	rows := []row{}
+	rows := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
 		t := ts.all[id]
 		t.mu.Lock()
-		rows = append(rows, row{id, !t.ready, fmt.Sprintf("Terminal %d", id)})
+		rows = append(rows, map[string]any{"id": id, "busy": !t.ready, "title": fmt.Sprintf("Terminal %d", id)})
 		t.mu.Unlock()
 	}
 	return rows

@@ -179,6 +179,8 @@ func TestLongLineIsBounded(t *testing.T) {
 	close(stop)
 	if heap := <-most; heap > 64<<20 {
 		t.Errorf("the heap had %d MiB", heap>>20)
+	} else {
+		t.Logf("the heap had %d MiB", heap>>20)
 	}
 	if s.bytes < size || *m.OK || len(m.Difference) > 4<<10 {
 		t.Errorf("%d bytes have come, with %d bytes about the difference", s.bytes, len(m.Difference))
@@ -313,7 +315,12 @@ func TestPlain(t *testing.T) {
 		"\x1b[2J\x1b[Hone\x1b(B":          "one",
 		"10%\r20%\r100%\r\n":              "100%",
 		"long line\rshort\x1b[K\r\n":      "short",
-		"abc\b\bX\r\n":                    "aXc",
+		"one\r\ntwo\rthree\r\r\nfour":     "one|three|four",
+		"10%\r20%\r\r":                    "20%",
+		"\b\bx\b":                         "",
+		"bü\b\b\ban":                      "an",
+		"a\n\b\bb":                        "a|b",
+		"abc\b\bX\r\n":                    "aX",
 		"[1] 1234\r\none\r\n":             "one",
 		"[1]+  Terminated   sleep\r\none": "one",
 		"[1] is no job\r\n":               "[1] is no job",
