@@ -61,9 +61,15 @@ func set(t testing.TB, e *testenv.Env, name, v string) {
 	}
 }
 
+// remove deletes a ConfigMap. A list waits until the server's cache is up to date, and
+// a watch-list that begins afterwards does not show the ConfigMap any more.
 func remove(t testing.TB, e *testenv.Env, name string) {
 	t.Helper()
-	if err := e.Client.CoreV1().ConfigMaps(e.Namespace).Delete(e.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	configMaps := e.Client.CoreV1().ConfigMaps(e.Namespace)
+	if err := configMaps.Delete(e.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	if _, err := configMaps.List(e.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

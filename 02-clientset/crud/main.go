@@ -12,7 +12,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -125,14 +124,11 @@ func run(ctx context.Context) error {
 	}
 	// Delete returns when the deletion is noted down, not when it is done.
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, err := deployments.Get(ctx, "crud-a", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
-		return false, err
+		left, err := deployments.List(ctx, mine)
+		return err == nil && len(left.Items) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for the end of crud-a: %w", err)
+		return fmt.Errorf("waiting until they are gone: %w", err)
 	}
 	fmt.Println("deleted")
 	return nil

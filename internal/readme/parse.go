@@ -15,6 +15,8 @@
 //	two or more spaces  match two or more: the columns of a table move
 //	[exit status N]     is the last line after a command that must fail with N
 //
+// A warning that client-go logs by chance while a program stops is left out.
+//
 // A block directly after a paragraph that starts with "By hand" in bold is not
 // run: the reader sees that it is theirs to do, and the summary counts it.
 //

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,6 +100,8 @@ func TestParseRefusesOutputWithoutCommand(t *testing.T) {
 	}
 }
 
+const watchEnded = `I1121 22:08:54.429671     565 reflector.go:664] "Warning: watch ended with error" reflector="cache/reflector.go:343" err="unable to decode an event from the watch stream: %s"`
+
 func TestMatch(t *testing.T) {
 	for _, tc := range []struct {
 		name, want, got string
@@ -125,6 +128,8 @@ func TestMatch(t *testing.T) {
 		{"unknown placeholder is literal", "<name>", "web", false},
 		{"unknown placeholder as it stands", "<name>", "<name>", true},
 		{"trailing space", "a", "a  ", true},
+		{"a watch that the program's end cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "context canceled") + "\nb", true},
+		{"a watch that something else cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "connection reset by peer") + "\nb", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, _, got := compare(strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")); got != tc.match {
@@ -405,5 +410,30 @@ func TestUpdateExcerpts(t *testing.T) {
 		if string(after) != want || (summary.Updated == 1) != update {
 			t.Errorf("update %v: %d updated:\n%s", update, summary.Updated, after)
 		}
+	}
+}
+
+func TestDifference(t *testing.T) {
+	c := Command{Want: []string{"one", "...", "<uid>", "end"}, ExitCode: 2}
+	const uid = "0b1f9f5e-7c0e-4c53-9a55-2f4f0c1f3a11"
+	for _, tc := range []struct {
+		got  string
+		exit int
+		want string
+	}{
+		{"one " + uid + " end", 2, ""},
+		{"one x y " + uid + " end", 2, ""},
+		{"one " + uid + " end", 0, "The lesson expects exit status 2, and the command ended with 0."},
+		{"two", 2, `Line 1: the lesson expects "one", and the command printed "two".`},
+		{"", 2, `Line 1: the lesson expects "one", and the command printed the end of the output.`},
+		{"one " + uid, 2, `Line 3: the lesson expects "end", and the command printed the end of the output.`},
+		{"one " + uid + " " + strings.Repeat("x", 1000), 2, `Line 3: the lesson expects "end", and the command printed "` + strings.Repeat("x", 200) + `" and so on.`},
+	} {
+		if got := c.Difference(strings.Fields(tc.got), tc.exit); got != tc.want {
+			t.Errorf("%q and exit status %d: %s\nwant %s", tc.got, tc.exit, got, tc.want)
+		}
+	}
+	if got := (Command{}).Difference([]string{"surprise"}, 0); got != `Line 1: the lesson expects the end of the output, and the command printed "surprise".` {
+		t.Errorf("no output is expected: %s", got)
 	}
 }

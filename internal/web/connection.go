@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"github.com/coder/websocket"
 )
@@ -28,7 +29,9 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(1 << 20)
-	t.resize(size(r, "cols", 80), size(r, "rows", 24))
+	cols, _ := strconv.ParseUint(r.URL.Query().Get("cols"), 10, 16) // none: the size stays
+	rows, _ := strconv.ParseUint(r.URL.Query().Get("rows"), 10, 16)
+	t.resize(uint16(cols), uint16(rows))
 	ctx, cancel := context.WithCancel(s.terminals.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { t.leave(p) })() // which wakes show

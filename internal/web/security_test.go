@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"net/http"
 	"net/url"
 	"os"
@@ -179,7 +180,7 @@ func TestFilesOfTheCloneOnly(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(ws.Root, "binary"), []byte{0x7f, 'E', 'L', 'F', 0}, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(filepath.Join(ws.Root, "go.mod"), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(ws.Root, "long"), bytes.Repeat([]byte("line\n"), 1<<19), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	big, err := os.Create(filepath.Join(ws.Root, "big"))
@@ -197,7 +198,7 @@ func TestFilesOfTheCloneOnly(t *testing.T) {
 		"....//etc": 404, "nothing": 404, "01-one/main.go/x": 404, "go.mod\x00": 404, strings.Repeat("a", 1<<14): 404,
 		".git/config": 403, ".GIT/config": 404, ".git": 403, "01-one/../.git/config": 403, ".workshop/secret": 403, ".workshop": 403, "./.workshop/secret": 403,
 		"out": 403, "out-dir/secret": 404, "01-one/relative": 403, "01-one/dir/secret": 403, "01-one/to-itself": 403,
-		"binary": 415, "big": 415,
+		"binary": 415, "big": 415, "long": 415,
 	} {
 		got, text := c.call("GET", "/api/file?path="+url.QueryEscape(path), "", nil)
 		if got != code {

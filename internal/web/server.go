@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -110,10 +109,11 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /api/terminals", answer(func(*http.Request) (any, error) { return s.terminals.open() }))
 	mux.HandleFunc("DELETE /api/terminals/{id}", answer(func(r *http.Request) (any, error) {
 		t, err := s.terminals.find(r.PathValue("id"))
-		if err != nil {
-			return nil, err
+		if err == nil {
+			t.stop()
+			<-t.done // nothing of it is left
 		}
-		return struct{}{}, t.end()
+		return struct{}{}, err
 	}))
 	mux.HandleFunc("GET /api/terminals/{id}/ws", s.connect)
 	if s.options.Xray != nil {
@@ -177,9 +177,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This request comes from another page.", http.StatusForbidden)
 		return
 	}
-	if token := r.URL.Query().Get("token"); token != "" && r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(token) {
+	query := r.URL.Query()
+	if r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(query.Get("token")) {
+		query.Del("token")
 		http.SetCookie(w, &http.Cookie{Name: s.cookie, Value: s.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, "/", http.StatusSeeOther)
+		http.Redirect(w, r, "/?"+query.Encode(), http.StatusSeeOther)
 		return
 	}
 	if cookie, err := r.Cookie(s.cookie); err != nil || !equal(cookie.Value, s.token) {
@@ -229,13 +231,4 @@ func (s *Server) sameOrigin(r *http.Request) bool {
 	}
 	// Behind a forwarded port, the Host header may be this machine's, and the origin the other host.
 	return u.Host == r.Host || s.known(u.Host)
-}
-
-// size is a query parameter that may be left out.
-func size(r *http.Request, name string, otherwise uint16) uint16 {
-	n, err := strconv.ParseUint(r.URL.Query().Get(name), 10, 16)
-	if err != nil || n == 0 || n > 1000 {
-		return otherwise
-	}
-	return uint16(n)
 }

@@ -135,6 +135,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
 	}
+	_ = pty.Setsize(ours, &pty.Winsize{Cols: 80, Rows: 24}) // until a page has another size
 	ctx, stop := context.WithCancel(ts.ctx)
 	p, err := proc.Start(ctx, proc.Cmd{
 		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: environ(ts.env, dir), Terminal: theirs,
@@ -208,28 +209,16 @@ func (ts *terminals) find(id string) (*terminal, error) {
 }
 
 func (ts *terminals) list() any {
-	type row struct {
-		ID    int    `json:"id"`
-		Busy  bool   `json:"busy"`
-		Title string `json:"title"`
-	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	rows := []row{}
+	rows := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
 		t := ts.all[id]
 		t.mu.Lock()
-		rows = append(rows, row{id, !t.ready, fmt.Sprintf("Terminal %d", id)})
+		rows = append(rows, map[string]any{"id": id, "busy": !t.ready, "title": fmt.Sprintf("Terminal %d", id)})
 		t.mu.Unlock()
 	}
 	return rows
-}
-
-// end ends a terminal, and waits until nothing is left of it.
-func (t *terminal) end() error {
-	t.stop()
-	<-t.done
-	return nil
 }
 
 // read takes what bash and its commands print, until the terminal is closed.

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/poll"
@@ -176,6 +179,8 @@ func TestLongLineIsBounded(t *testing.T) {
 	close(stop)
 	if heap := <-most; heap > 64<<20 {
 		t.Errorf("the heap had %d MiB", heap>>20)
+	} else {
+		t.Logf("the heap had %d MiB", heap>>20)
 	}
 	if s.bytes < size || *m.OK || len(m.Difference) > 4<<10 {
 		t.Errorf("%d bytes have come, with %d bytes about the difference", s.bytes, len(m.Difference))
@@ -252,7 +257,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		var running []int
 		for _, m := range pids.FindAllStringSubmatch(s.output.String(), -1) {
 			pid, err := strconv.Atoi(m[1])
-			if err != nil || unix.Kill(pid, 0) != nil {
+			if err != nil || !runs(pid) {
 				t.Fatalf("%s: process %s does not run", name, m[1])
 			}
 			running = append(running, pid)
@@ -264,7 +269,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 		s.until("exited")
 		for _, pid := range running {
 			err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
-				if unix.Kill(pid, 0) == nil {
+				if runs(pid) {
 					return errors.New("it still runs")
 				}
 				return nil
@@ -289,6 +294,16 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 	}
 }
 
+// runs reports whether there is such a process that has not ended.
+func runs(pid int) bool {
+	p, err := process.NewProcess(int32(pid))
+	if err != nil {
+		return false
+	}
+	status, err := p.Status()
+	return err == nil && !slices.Contains(status, process.Zombie)
+}
+
 func TestPlain(t *testing.T) {
 	for output, want := range map[string]string{
 		"":                                "",
@@ -300,7 +315,12 @@ func TestPlain(t *testing.T) {
 		"\x1b[2J\x1b[Hone\x1b(B":          "one",
 		"10%\r20%\r100%\r\n":              "100%",
 		"long line\rshort\x1b[K\r\n":      "short",
-		"abc\b\bX\r\n":                    "aXc",
+		"one\r\ntwo\rthree\r\r\nfour":     "one|three|four",
+		"10%\r20%\r\r":                    "20%",
+		"\b\bx\b":                         "",
+		"bü\b\b\ban":                      "an",
+		"a\n\b\bb":                        "a|b",
+		"abc\b\bX\r\n":                    "aX",
 		"[1] 1234\r\none\r\n":             "one",
 		"[1]+  Terminated   sleep\r\none": "one",
 		"[1] is no job\r\n":               "[1] is no job",
@@ -338,5 +358,31 @@ func TestMarksInPieces(t *testing.T) {
 	m.scan([]byte(markStart+strings.Repeat("x", 1<<20)), func(string, []byte) {})
 	if len(m.held) > maxMark {
 		t.Errorf("%d bytes of a mark without an end are held", len(m.held))
+	}
+}
+
+// Bash draws a prompt again when it shows a command of several lines, or when the window
+// changes its size. That is not the end of the command.
+func TestPromptDrawnAgain(t *testing.T) {
+	p := &page{}
+	tm := &terminal{run: &run{}, pages: map[*page]struct{}{p: {}}}
+	tm.changed = sync.NewCond(&tm.mu)
+	for _, step := range []struct{ output, messages string }{
+		{"\x1b]133;A\a$ \x1b]133;B\aecho\r\n", ""},
+		{"\x1b]133;C\aoutput\r\n", ""},
+		{"\x1b]133;D;7\a\x1b]133;C\amore\r\n", ""}, // a paste of two commands
+		{"\x1b]133;D;5\a\x1b]133;A\a$ \x1b]133;B\a", "result 5 prompt"},
+	} {
+		p.seen, p.messages = tm.written+1<<20, nil
+		tm.take([]byte(step.output))
+		var got []string
+		for _, m := range p.messages {
+			if got = append(got, m.Type); m.ExitCode != nil {
+				got = append(got, strconv.Itoa(*m.ExitCode))
+			}
+		}
+		if strings.Join(got, " ") != step.messages {
+			t.Errorf("after %q the page is told %q, want %q", step.output, got, step.messages)
+		}
 	}
 }
