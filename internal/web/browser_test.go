@@ -561,21 +561,32 @@ func TestBrowserAccessibility(t *testing.T) {
 	}
 }
 
-// xrayPage is the page with the X-ray open, and shared-informer of step 03 at work in terminal 1.
-func xrayPage(t *testing.T) (*testenv.Env, *tab) {
+// xrayPage is the page with the X-ray open, and a program of step 03 at work in terminal 1.
+func xrayPage(t *testing.T, program, args string) (*testenv.Env, *tab) {
 	t.Helper()
 	ws := clone(t, "$ true")
 	e, c := begin(t, "", &ws)
-	program := e.Program("./03-informer/shared-informer")
+	binary := e.Program("./03-informer/" + program)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#tab-xray")
 	b.click("#new-terminal")
 	b.ready(2)
 	b.click(`#terminal-list [data-terminal="1"]`)
-	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s -until end", program, e.Namespace), kb.Enter)
-	b.until(lane("shared-informer") + `.dataset.events > 0`)
+	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s %s", binary, e.Namespace, args), kb.Enter)
+	b.until(lane(program) + `.dataset.events > 0`)
 	return e, b
+}
+
+// create makes a ConfigMap past the proxy, so that only the watches show it.
+func create(t testing.TB, e *testenv.Env, name string) *corev1.ConfigMap {
+	t.Helper()
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"mirror": "true"}}}
+	object, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
 }
 
 // lane is the line of a program's open watch.
@@ -607,17 +618,9 @@ func (b *tab) inTerminal(command, end string) {
 
 // Each button of the X-ray does what it says, and the page shows its effect.
 func TestBrowserXrayFaults(t *testing.T) {
-	e, b := xrayPage(t)
-	create := func(name string) {
-		t.Helper()
-		// Past the proxy, so that only the watch shows it.
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, b := xrayPage(t, "shared-informer", "-until end")
 	const informer = "shared-informer"
-	create("first")
+	create(t, e, "first")
 	b.until(lane(informer) + `.textContent.includes('ADDED first') && ` + lane(informer) + `.dataset.dots > 0`)
 	b.until(`document.querySelector('.programs').textContent.includes('shared-informer')`)
 	b.click("#xray-faults summary")
@@ -636,7 +639,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 	before = watch()
 	press("stall", "no new one gets an answer")
 	b.until(lane(informer) + `.dataset.watch > ` + before)
-	create("stalled")
+	create(t, e, "stalled")
 	b.inTerminal("kubectl get configmap stalled -o jsonpath='{.metadata.name}{6}{7}'", "stalled67")
 	b.until(row("kubectl", "get", "configmaps/stalled", "200"))
 	if events := eval[string](b, lane(informer)+`.dataset.events`); events != "0" {
@@ -653,9 +656,9 @@ func TestBrowserXrayFaults(t *testing.T) {
 	b.until(lane(informer) + `.dataset.watch > ` + before + ` && ` + lane(informer) + `.dataset.events > 0`)
 
 	press("drop", "gets lost")
-	create("dropped")
+	create(t, e, "dropped")
 	b.until(lane(informer) + `.textContent.includes('drop')`)
-	create("after")
+	create(t, e, "after")
 	b.until(lane(informer) + `.textContent.includes('ADDED after')`)
 	b.click(`#terminal-list [data-terminal="1"]`)
 	b.until(shows(1, "ADDED after"))
@@ -665,7 +668,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 	press("delay", "5s later")
 	start := time.Now()
-	create("late")
+	create(t, e, "late")
 	b.until(shows(1, "ADDED late"))
 	if took := time.Since(start); took < 4*time.Second {
 		t.Errorf("the delayed event came after %s", took)
@@ -681,7 +684,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 	b.inTerminal("kubectl get nodes; echo $((7 * 7))-away", "49-away")
 	press("back", "can be reached again")
 	b.until(lane(informer))
-	create("back")
+	create(t, e, "back")
 	b.until(lane(informer) + `.textContent.includes('ADDED back')`)
 
 	// Choosing a program leaves the requests of that one alone.
@@ -691,24 +694,17 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 // Time can be stopped, stepped and played back, and what was saved opens again.
 func TestBrowserXrayTime(t *testing.T) {
-	e, b := xrayPage(t)
-	create := func(name string) {
-		t.Helper()
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, b := xrayPage(t, "shared-informer", "-until end")
 	const (
 		mode     = `document.querySelector('#xray-mode').textContent`
 		position = `Number(document.querySelector('#xray-position').value)`
 	)
 	one, two := lane("shared-informer")+`.textContent.includes('ADDED one')`, lane("shared-informer")+`.textContent.includes('ADDED two')`
-	create("one")
+	create(t, e, "one")
 	b.until(one)
 	b.click("#xray-stop")
 	b.until(mode + ` === 'Stopped'`)
-	create("two")
+	create(t, e, "two")
 	b.click(`#terminal-list [data-terminal="1"]`)
 	b.until(shows(1, "ADDED two") + ` && Number(document.querySelector('#xray-position').max) > ` + position)
 	if !eval[bool](b, one) {
@@ -745,11 +741,51 @@ func TestBrowserXrayTime(t *testing.T) {
 	}
 	b.do("opening a recording", chromedp.SetUploadFiles(chromedp.CSS("#xray-open"), []string{file}))
 	b.until(mode + ` === 'File, stopped' && ` + two)
-	create("three")
+	create(t, e, "three")
 	b.until(shows(1, "ADDED three"))
 	if !eval[bool](b, two) {
 		t.Error("a file shows what happens now")
 	}
 	b.click("#xray-live")
 	b.until(mode + ` === 'Live' && ` + lane("shared-informer") + `.textContent.includes('ADDED three')`)
+}
+
+// A controller is seen from inside: its cache, its queue, and the way of one key.
+func TestBrowserXrayInside(t *testing.T) {
+	e, b := xrayPage(t, "first-loop", "")
+	const (
+		inside = `document.querySelector('.inside article')`
+		trail  = `document.querySelector('.trail').textContent`
+	)
+	a := create(t, e, "a")
+	b.until(inside + `.textContent.includes('first-loop') && ` + inside + `.querySelector('.queue').textContent.includes('2 workers')`)
+	b.until(inside + `.querySelector('.caches tbody').textContent.includes('configmaps') && ` + inside + `.querySelector('[data-behind="0"]')`)
+	b.until(inside + fmt.Sprintf(`.querySelector('[data-column="done"]').textContent.includes('%s/a')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[aria-label="Follow %s/a"]').id = 'chosen'`, e.Namespace))
+	b.click("#chosen")
+	for _, step := range []string{"event", "queued", "phase", "request", "done"} {
+		b.until(trail + fmt.Sprintf(".includes(%q)", step))
+	}
+	// A refused write sends the key back, and it waits for its turn.
+	b.click("#xray-faults summary")
+	b.until(`[...document.querySelectorAll('#xray-fault-program option')].some((o) => o.value === 'first-loop')`)
+	b.run(`document.querySelector('#xray-fault-program').value = 'first-loop'`)
+	b.click(`[data-fault="conflict"]`)
+	b.until(`document.querySelector('#xray-fault-log li')?.textContent.includes('by first-loop')`)
+	a.Data = map[string]string{"v": "2"}
+	if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.until(row("first-loop", "update", "configmaps/a-copy", "409"))
+	b.until(trail + `.includes('backing off')`)
+	b.until(row("first-loop", "update", "configmaps/a-copy", "200"))
+	// The same in a window of its own, as the README shows it.
+	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
+	b.until(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]').click()`, e.Namespace))
+	for _, name := range []string{"b", "c", "d"} {
+		create(t, e, name)
+	}
+	b.until(lane("first-loop") + `.dataset.dots >= 4 && ` + trail + `.includes('backing off')`)
+	b.screenshot("xray")
 }
