@@ -10,9 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -66,7 +64,7 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 	s.lessons = lessons{options.Workspace, options.Prefix}
 	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env)
 	s.handler = s.routes()
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	ready(s)
 	err = server.Serve(listener)

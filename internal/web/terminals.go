@@ -27,6 +27,7 @@ import (
 const (
 	maxTerminals = 8
 	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
+	maxMessages  = 1000            // that wait for a page
 	patience     = 5 * time.Second // with a page that does not read
 )
 
@@ -252,10 +253,10 @@ func (t *terminal) take(data []byte) {
 	}
 }
 
-// slow reports whether a page has half of what is kept still to see.
+// slow reports whether a page has half of what is kept still to see, or many messages.
 func (t *terminal) slow() bool {
 	for p := range t.pages {
-		if t.written-p.seen > kept/2 {
+		if t.written-p.seen > kept/2 || len(p.messages) > maxMessages {
 			return true
 		}
 	}
@@ -378,6 +379,9 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	if !t.begin(text, &run{asked: r.asked, expected: expected}) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if len(p.messages) > maxMessages {
+			return errors.New("too many requests")
+		}
 		p.messages = append(p.messages, message{Type: "busy", asked: r.asked})
 		t.changed.Broadcast()
 	}
