@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/lesson"
@@ -218,7 +222,7 @@ func (b *tab) ready(terminal int) {
 }
 
 // begin serves the lessons of this clone, or of another one, through a fault proxy.
-func begin(t *testing.T, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client) {
+func begin(t testing.TB, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client, *testenv.Proxy) {
 	t.Helper()
 	if os.Getenv(browserVariable) == "" {
 		t.Skip("needs a browser: make test-browser runs this with Chromium")
@@ -246,13 +250,13 @@ func begin(t *testing.T, prefix lesson.Prefix, ws *workspace.Workspace) (*testen
 		options.Workspace = *ws
 	}
 	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig, "WORKSHOP_XRAY="+socket)
-	return e, serve(t, options)
+	return e, serve(t, options), proxy
 }
 
 // A learner clicks through step 1, and each command prints what the lesson says.
 func TestBrowserStep(t *testing.T) {
 	const prefix = lesson.Prefix("browser-")
-	e, c := begin(t, prefix, nil)
+	e, c, _ := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +289,7 @@ func TestBrowserStep(t *testing.T) {
 // something else than the lesson has its difference below it.
 func TestBrowserOutcomes(t *testing.T) {
 	ws := clone(t, "$ sleep 100\n$ echo four\nfive\n$ (exit 3)")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	outcome := func(i int) string { return fmt.Sprintf(`document.querySelectorAll('.outcome')[%d]`, i) }
 	b.ready(1)
@@ -308,7 +312,7 @@ func TestBrowserOutcomes(t *testing.T) {
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
 	ws := copyClone(t)
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	step, err := ws.Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +405,7 @@ func copyClone(t *testing.T) workspace.Workspace {
 // Terminals and what they show survive a reload; one that is closed does not.
 func TestBrowserReload(t *testing.T) {
 	ws := clone(t, "$ true")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#new-terminal")
@@ -432,7 +436,7 @@ const f6 = kb.F6
 // Everything can be done with keys alone, and no part of the page holds the focus.
 func TestBrowserKeyboard(t *testing.T) {
 	ws := clone(t, "$ echo 4$((1+1))\n42")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	b.ready(1)
 	focus := func() string {
@@ -496,7 +500,7 @@ func TestBrowserKeyboard(t *testing.T) {
 
 // No lesson and no tab needs horizontal scrolling, on a projector or on a phone.
 func TestBrowserWidth(t *testing.T) {
-	e, c := begin(t, "", nil)
+	e, c, _ := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +538,7 @@ func TestBrowserAccessibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, c := begin(t, "", nil)
+	_, c, _ := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
 	b.do("loading axe-core", chromedp.Evaluate[chromedp.Void](string(axe)))
@@ -565,7 +569,7 @@ func TestBrowserAccessibility(t *testing.T) {
 func xrayPage(t *testing.T, program, args string) (*testenv.Env, *tab) {
 	t.Helper()
 	ws := clone(t, "$ true")
-	e, c := begin(t, "", &ws)
+	e, c, _ := begin(t, "", &ws)
 	binary := e.Program("./03-informer/" + program)
 	b := open(t, c, "/")
 	b.ready(1)
@@ -786,6 +790,104 @@ func TestBrowserXrayInside(t *testing.T) {
 	for _, name := range []string{"b", "c", "d"} {
 		create(t, e, name)
 	}
-	b.until(lane("first-loop") + `.dataset.dots >= 4 && ` + trail + `.includes('backing off')`)
+	b.until(lane("first-loop") + `.dataset.dots >= 6 && ` + trail + `.includes('backing off') && ` + inside + fmt.Sprintf(`.querySelector('[data-column="done"]').textContent.includes('%s/d')`, e.Namespace))
 	b.screenshot("xray")
+}
+
+// The X-ray keeps up: an event is on the screen within 100 ms at 100 events a second. At 2,000
+// a second the page shows counts, its frames stay short, and what it keeps is bounded.
+func BenchmarkBrowserXray(t *testing.B) {
+	ws := clone(t, "$ true")
+	e, c, proxy := begin(t, "", &ws)
+	b := open(t, c, "/?view=xray")
+	config, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"a", "b", "c", "d"}
+	version := ""
+	for _, name := range names {
+		version = create(t, e, name).ResourceVersion
+	}
+	var seen atomic.Int64
+	follow := func() {
+		t.Helper()
+		w, err := through.CoreV1().ConfigMaps(e.Namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Stop)
+		go func() {
+			for range w.ResultChan() {
+				seen.Add(1)
+			}
+		}()
+	}
+	// change changes four objects a hundred times a second in all.
+	change := func(d time.Duration) {
+		t.Helper()
+		var writers sync.WaitGroup
+		for _, name := range names {
+			writers.Go(func() {
+				ticker := time.NewTicker(40 * time.Millisecond)
+				defer ticker.Stop()
+				for i := range int(d / (40 * time.Millisecond)) {
+					<-ticker.C
+					patch := fmt.Appendf(nil, `{"data":{"v":"%d"}}`, i)
+					if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		writers.Wait()
+	}
+	reset := func() {
+		seen.Store(0)
+		b.run(`import('/static/xray.js').then(({measured}) => { measured.toScreen.length = 0; measured.frames.length = 0; })`)
+	}
+	percentile := func(list string, p float64) float64 {
+		return eval[float64](b, fmt.Sprintf(`import('/static/xray.js').then(({measured}) => measured.%s.toSorted((a, b) => a - b)[Math.floor(measured.%[1]s.length * %g)])`, list, p))
+	}
+	const length = 10 * time.Second
+	for t.Loop() {
+		follow()
+		b.until(`document.querySelectorAll('.lanes li').length === 1`)
+		reset()
+		start := time.Now()
+		change(length)
+		events := float64(seen.Load()) / time.Since(start).Seconds()
+		latency := percentile("toScreen", 0.99)
+		t.ReportMetric(events, "slow-events/s")
+		t.ReportMetric(latency, "slow-to-screen-p99-ms")
+		if latency > 100 {
+			t.Errorf("at %.0f events a second, one in a hundred reached the screen after %.0f ms", events, latency)
+		}
+		for range 19 {
+			follow()
+		}
+		b.until(`document.querySelectorAll('.lanes li').length === 20`)
+		reset()
+		start = time.Now()
+		b.run(`new MutationObserver(() => { document.body.dataset.counted ||= document.querySelector('#xray').dataset.counting === 'true' ? 'yes' : ''; }).observe(document.querySelector('#xray'), {attributes: true})`)
+		change(length)
+		if eval[string](b, `document.body.dataset.counted ?? ''`) != "yes" {
+			t.Error("the page has not gone over to counts")
+		}
+		events = float64(seen.Load()) / time.Since(start).Seconds()
+		frame := percentile("frames", 0.95)
+		t.ReportMetric(events, "fast-events/s")
+		t.ReportMetric(frame, "fast-frame-p95-ms")
+		if frame > 50 {
+			t.Errorf("at %.0f events a second, one frame in twenty took over %.0f ms", events, frame)
+		}
+		if kept := eval[int](b, `import('/static/xray.js').then(({recording}) => recording.items.length)`); kept > 11_000 {
+			t.Errorf("the page keeps %d items", kept)
+		}
+	}
 }
