@@ -181,6 +181,12 @@ func changedPodIsNotEvicted(w *ward) error {
 	}})
 	w.policy("example", specOf("kill", selecting("app=web"), every(3600)))
 	w.struck(i, 1)
+	w.Eventually(time.Minute, func(context.Context) error {
+		if w.proxy.Open(evictions) > 0 {
+			return errors.New("the eviction has no answer yet")
+		}
+		return nil
+	})
 	w.expect("example", counted(0, 0), done)
 	if n := len(w.evicted()); n > 0 {
 		return fmt.Errorf("%d evictions of a pod that was no longer selected", n)
@@ -274,7 +280,7 @@ func nothingIsWrittenTwice(w *ward) error {
 	w.policy("example", specOf("label"))
 	w.expect("example", counted(0, 0), done)
 	// That the pod is scheduled is its first modification, and the mark is a later one.
-	w.inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Delay, Event: "MODIFIED", Delay: 2 * time.Second})
+	w.inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Delay, Event: "MODIFIED", Delay: 6 * time.Second})
 	w.pod("a", ill)
 	w.expect("example", counted(1, 0), done)
 	w.change("example", `{"metadata":{"annotations":{"x":"y"}}}`) // an event, while the cache of pods is behind
@@ -312,7 +318,7 @@ func finalizerWaitsForTheCache(w *ward) error {
 	w.expectMarks(map[string]string{"a": "true"})
 	w.remove("example")
 	w.struck(held, 1)
-	early := w.within(2*time.Second, func(ctx context.Context) error { return w.isGone(ctx, "example") }) == nil
+	early := w.within(6*time.Second, func(ctx context.Context) error { return w.isGone(ctx, "example") }) == nil
 	held.Remove()
 	if early {
 		return fmt.Errorf("the policy is gone, marks are left: %w", w.hasMarks(w.Context(), nil))

@@ -412,3 +412,28 @@ func TestUpdateExcerpts(t *testing.T) {
 		}
 	}
 }
+
+func TestDifference(t *testing.T) {
+	c := Command{Want: []string{"one", "...", "<uid>", "end"}, ExitCode: 2}
+	const uid = "0b1f9f5e-7c0e-4c53-9a55-2f4f0c1f3a11"
+	for _, tc := range []struct {
+		got  string
+		exit int
+		want string
+	}{
+		{"one " + uid + " end", 2, ""},
+		{"one x y " + uid + " end", 2, ""},
+		{"one " + uid + " end", 0, "The lesson expects exit status 2, and the command ended with 0."},
+		{"two", 2, `Line 1: the lesson expects "one", and the command printed "two".`},
+		{"", 2, `Line 1: the lesson expects "one", and the command printed the end of the output.`},
+		{"one " + uid, 2, `Line 3: the lesson expects "end", and the command printed the end of the output.`},
+		{"one " + uid + " " + strings.Repeat("x", 1000), 2, `Line 3: the lesson expects "end", and the command printed "` + strings.Repeat("x", 200) + `" and so on.`},
+	} {
+		if got := c.Difference(strings.Fields(tc.got), tc.exit); got != tc.want {
+			t.Errorf("%q and exit status %d: %s\nwant %s", tc.got, tc.exit, got, tc.want)
+		}
+	}
+	if got := (Command{}).Difference([]string{"surprise"}, 0); got != `Line 1: the lesson expects the end of the output, and the command printed "surprise".` {
+		t.Errorf("no output is expected: %s", got)
+	}
+}

@@ -19,6 +19,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/lesson"
@@ -184,7 +186,7 @@ func (b *tab) until(expression string) {
 	defer cancel()
 	// What is not there yet is not true yet.
 	poll := chromedp.Poll[chromedp.Void](fmt.Sprintf("(() => { try { return Boolean(%s) } catch { return false } })()", expression),
-		chromedp.WithPollingTimeout(time.Minute), chromedp.WithPollingInterval(50*time.Millisecond))
+		chromedp.WithPollingTimeout(20*time.Second), chromedp.WithPollingInterval(50*time.Millisecond))
 	if err := chromedp.Do(ctx, poll); err != nil {
 		b.fail("waiting for "+expression, err)
 	}
@@ -557,4 +559,197 @@ func TestBrowserAccessibility(t *testing.T) {
 			}
 		}
 	}
+}
+
+// xrayPage is the page with the X-ray open, and shared-informer of step 03 at work in terminal 1.
+func xrayPage(t *testing.T) (*testenv.Env, *tab) {
+	t.Helper()
+	ws := clone(t, "$ true")
+	e, c := begin(t, "", &ws)
+	program := e.Program("./03-informer/shared-informer")
+	b := open(t, c, "/")
+	b.ready(1)
+	b.click("#tab-xray")
+	b.click("#new-terminal")
+	b.ready(2)
+	b.click(`#terminal-list [data-terminal="1"]`)
+	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s -until end", program, e.Namespace), kb.Enter)
+	b.until(lane("shared-informer") + `.dataset.events > 0`)
+	return e, b
+}
+
+// lane is the line of a program's open watch.
+func lane(program string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll('.lanes li')].find((li) => li.textContent.includes(%q))`, program)
+}
+
+// row is the newest request in whose line all of these texts are.
+func row(texts ...string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll('#xray-requests tbody tr')].find((tr) => %s)`,
+		"tr.textContent.includes("+strings.Join(quoted(texts), ") && tr.textContent.includes(")+")")
+}
+
+func quoted(texts []string) []string {
+	var q []string
+	for _, text := range texts {
+		q = append(q, fmt.Sprintf("%q", text))
+	}
+	return q
+}
+
+// inTerminal runs a command in terminal 2, and waits until its last line is there.
+func (b *tab) inTerminal(command, end string) {
+	b.t.Helper()
+	b.click(`#terminal-list [data-terminal="2"]`)
+	b.keys(command, kb.Enter)
+	b.until(shows(2, end))
+}
+
+// Each button of the X-ray does what it says, and the page shows its effect.
+func TestBrowserXrayFaults(t *testing.T) {
+	e, b := xrayPage(t)
+	create := func(name string) {
+		t.Helper()
+		// Past the proxy, so that only the watch shows it.
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const informer = "shared-informer"
+	create("first")
+	b.until(lane(informer) + `.textContent.includes('ADDED first') && ` + lane(informer) + `.dataset.dots > 0`)
+	b.until(`document.querySelector('.programs').textContent.includes('shared-informer')`)
+	b.click("#xray-faults summary")
+	// press clicks a button, and waits until the page says what was done.
+	press := func(fault, says string) {
+		t.Helper()
+		b.click(fmt.Sprintf(`[data-fault=%q]`, fault))
+		b.until(fmt.Sprintf(`document.querySelector('#xray-fault-log li')?.textContent.includes(%q)`, says))
+	}
+	watch := func() string { t.Helper(); return eval[string](b, lane(informer)+`.dataset.watch`) }
+
+	before := watch()
+	press("cut", "1 watch cut")
+	b.until(row(informer, "cut") + ` && ` + lane(informer) + `.dataset.watch > ` + before)
+
+	before = watch()
+	press("stall", "no new one gets an answer")
+	b.until(lane(informer) + `.dataset.watch > ` + before)
+	create("stalled")
+	b.inTerminal("kubectl get configmap stalled -o jsonpath='{.metadata.name}{6}{7}'", "stalled67")
+	b.until(row("kubectl", "get", "configmaps/stalled", "200"))
+	if events := eval[string](b, lane(informer)+`.dataset.events`); events != "0" {
+		t.Errorf("a stalled watch shows %s events", events)
+	}
+	press("clear", "what was stalled goes on")
+	b.until(lane(informer) + `.dataset.events > 0`)
+	b.click(`#terminal-list [data-terminal="1"]`)
+	b.until(shows(1, "ADDED stalled"))
+
+	before = watch()
+	press("gone", "410 Gone")
+	b.until(row(informer, "error-event") + ` && ` + row(informer, "watch-list", "open"))
+	b.until(lane(informer) + `.dataset.watch > ` + before + ` && ` + lane(informer) + `.dataset.events > 0`)
+
+	press("drop", "gets lost")
+	create("dropped")
+	b.until(lane(informer) + `.textContent.includes('drop')`)
+	create("after")
+	b.until(lane(informer) + `.textContent.includes('ADDED after')`)
+	b.click(`#terminal-list [data-terminal="1"]`)
+	b.until(shows(1, "ADDED after"))
+	if eval[bool](b, shows(1, "ADDED dropped")) {
+		t.Error("the program has received the event that was dropped")
+	}
+
+	press("delay", "5s later")
+	start := time.Now()
+	create("late")
+	b.until(shows(1, "ADDED late"))
+	if took := time.Since(start); took < 4*time.Second {
+		t.Errorf("the delayed event came after %s", took)
+	}
+	b.until(row(informer, "open", "delay"))
+
+	press("conflict", "409 Conflict")
+	b.inTerminal("kubectl annotate configmap first a=b; echo $((6 * 7))-annotated", "42-annotated")
+	b.until(row("kubectl", "patch", "configmaps/first", "409") + `.dataset.failed === 'true'`)
+
+	press("away", "cannot be reached")
+	b.until(`!` + lane(informer))
+	b.inTerminal("kubectl get nodes; echo $((7 * 7))-away", "49-away")
+	press("back", "can be reached again")
+	b.until(lane(informer))
+	create("back")
+	b.until(lane(informer) + `.textContent.includes('ADDED back')`)
+
+	// Choosing a program leaves the requests of that one alone.
+	b.click(`.programs li:has(button):nth-child(1) button`)
+	b.until(`new Set([...document.querySelectorAll('#xray-requests tbody tr')].map((tr) => tr.children[1].textContent)).size === 1`)
+}
+
+// Time can be stopped, stepped and played back, and what was saved opens again.
+func TestBrowserXrayTime(t *testing.T) {
+	e, b := xrayPage(t)
+	create := func(name string) {
+		t.Helper()
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const (
+		mode     = `document.querySelector('#xray-mode').textContent`
+		position = `Number(document.querySelector('#xray-position').value)`
+	)
+	one, two := lane("shared-informer")+`.textContent.includes('ADDED one')`, lane("shared-informer")+`.textContent.includes('ADDED two')`
+	create("one")
+	b.until(one)
+	b.click("#xray-stop")
+	b.until(mode + ` === 'Stopped'`)
+	create("two")
+	b.click(`#terminal-list [data-terminal="1"]`)
+	b.until(shows(1, "ADDED two") + ` && Number(document.querySelector('#xray-position').max) > ` + position)
+	if !eval[bool](b, one) {
+		t.Error("the picture has gone on after Stop")
+	}
+	// step clicks until the picture is as it should be: there are other items around.
+	step := func(button, want string) {
+		t.Helper()
+		for range 50 {
+			if eval[bool](b, want) {
+				return
+			}
+			before := eval[int](b, position)
+			b.click(button)
+			b.until(position + fmt.Sprintf(" !== %d", before))
+		}
+		b.fail(button, errors.New("50 steps do not lead to "+want))
+	}
+	step("#xray-step", two)
+	step("#xray-back-step", one)
+	b.run(`document.querySelector('#xray-position').focus()`)
+	b.keys(kb.Home)
+	b.until(position + ` === 0 && document.querySelectorAll('.lanes li').length === 0`)
+	b.click("#xray-play")
+	b.until(mode + ` === 'Playing back'`)
+	b.until(mode + ` === 'Stopped' && ` + two)
+	b.click("#xray-live")
+	b.until(mode + ` === 'Live'`)
+
+	file := filepath.Join(t.TempDir(), "xray.json")
+	saved := eval[string](b, `fetch(document.querySelector('#xray-save').href).then((r) => r.text())`)
+	if err := os.WriteFile(file, []byte(saved), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.do("opening a recording", chromedp.SetUploadFiles(chromedp.CSS("#xray-open"), []string{file}))
+	b.until(mode + ` === 'File, stopped' && ` + two)
+	create("three")
+	b.until(shows(1, "ADDED three"))
+	if !eval[bool](b, two) {
+		t.Error("a file shows what happens now")
+	}
+	b.click("#xray-live")
+	b.until(mode + ` === 'Live' && ` + lane("shared-informer") + `.textContent.includes('ADDED three')`)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // marks finds the marks of bashrc in a terminal's output: ESC ] 133 ; TEXT BEL.
@@ -60,52 +61,31 @@ func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
 func (m *marks) hold(data []byte) { m.held = append([]byte(nil), data...) }
 
 var (
-	// What moves nothing within a line: commands to the screen and to the keyboard, colours, titles.
-	escapes = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-JL-~]|\\][^\a\x1b]*(?:\a|\x1b\\\\)|[ -/]*[0-Z\\\\^-~])")
+	// Colours, titles, and commands to the screen, the cursor and the keyboard.
+	escapes = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\a\x1b]*(?:\a|\x1b\\\\)|[ -/]*[0-Z\\\\^-~])")
+	// A line that was written again from its beginning.
+	again = regexp.MustCompile(`(?m)^.*\r([^\r\n])`)
 	// What an interactive shell says about its jobs, and the shell of the runner does not.
 	job = regexp.MustCompile(`^\[\d+\](?: \d+$|[+-]? +(?:Running|Done|Exit|Terminated|Killed|Hangup|Interrupt|Stopped)\b)`)
 )
 
-// plain returns the lines that a terminal shows, without colours and the shell's
-// words about its jobs.
-func plain(output string) []string {
-	output = escapes.ReplaceAllString(strings.ReplaceAll(output, "\r\n", "\n"), "")
-	var lines []string
-	for line := range strings.Lines(output) {
-		if line = overwritten(strings.TrimSuffix(line, "\n")); !job.MatchString(line) {
+// plain returns the lines that a terminal shows, without colours, movements of the
+// cursor and the shell's words about its jobs. Programs do not see where a terminal
+// wraps a line, so there is nothing to undo.
+func plain(output string) (lines []string) {
+	output = again.ReplaceAllString(escapes.ReplaceAllString(output, ""), "$1")
+	var text []byte
+	for _, c := range []byte(output) {
+		if c != '\b' {
+			text = append(text, c)
+		} else if r, n := utf8.DecodeLastRune(text); r != '\n' { // a character was taken back
+			text = text[:len(text)-n]
+		}
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimRight(line, "\r\n"); !job.MatchString(line) {
 			lines = append(lines, line)
 		}
 	}
 	return lines
-}
-
-// overwritten is what is left of a line in which the cursor has gone back.
-func overwritten(line string) string {
-	if !strings.ContainsAny(line, "\r\b\x1b") {
-		return line
-	}
-	var cells []rune
-	at := 0
-	text := []rune(line)
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; c {
-		case '\r':
-			at = 0
-		case '\b':
-			at = max(at-1, 0)
-		case '\x1b': // ESC [ K, the only one that escapes leaves, ends the line here
-			if i+2 < len(text) && text[i+1] == '[' && text[i+2] == 'K' {
-				cells = cells[:min(at, len(cells))]
-				i += 2
-			}
-		default:
-			if at == len(cells) {
-				cells = append(cells, c)
-			} else {
-				cells[at] = c
-			}
-			at++
-		}
-	}
-	return string(cells)
 }

@@ -10,9 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -66,7 +64,7 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 	s.lessons = lessons{options.Workspace, options.Prefix}
 	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env)
 	s.handler = s.routes()
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	ready(s)
 	err = server.Serve(listener)
@@ -177,9 +175,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This request comes from another page.", http.StatusForbidden)
 		return
 	}
-	if token := r.URL.Query().Get("token"); token != "" && r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(token) {
+	query := r.URL.Query()
+	if r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(query.Get("token")) {
+		query.Del("token")
 		http.SetCookie(w, &http.Cookie{Name: s.cookie, Value: s.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, "/", http.StatusSeeOther)
+		http.Redirect(w, r, "/?"+query.Encode(), http.StatusSeeOther)
 		return
 	}
 	if cookie, err := r.Cookie(s.cookie); err != nil || !equal(cookie.Value, s.token) {

@@ -27,6 +27,7 @@ import (
 const (
 	maxTerminals = 8
 	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
+	maxMessages  = 1000            // that wait for a page
 	patience     = 5 * time.Second // with a page that does not read
 )
 
@@ -209,18 +210,13 @@ func (ts *terminals) find(id string) (*terminal, error) {
 }
 
 func (ts *terminals) list() any {
-	type row struct {
-		ID    int    `json:"id"`
-		Busy  bool   `json:"busy"`
-		Title string `json:"title"`
-	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	rows := []row{}
+	rows := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
 		t := ts.all[id]
 		t.mu.Lock()
-		rows = append(rows, row{id, !t.ready, fmt.Sprintf("Terminal %d", id)})
+		rows = append(rows, map[string]any{"id": id, "busy": !t.ready, "title": fmt.Sprintf("Terminal %d", id)})
 		t.mu.Unlock()
 	}
 	return rows
@@ -257,10 +253,10 @@ func (t *terminal) take(data []byte) {
 	}
 }
 
-// slow reports whether a page has half of what is kept still to see.
+// slow reports whether a page has half of what is kept still to see, or many messages.
 func (t *terminal) slow() bool {
 	for p := range t.pages {
-		if t.written-p.seen > kept/2 {
+		if t.written-p.seen > kept/2 || len(p.messages) > maxMessages {
 			return true
 		}
 	}
@@ -383,6 +379,9 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	if !t.begin(text, &run{asked: r.asked, expected: expected}) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if len(p.messages) > maxMessages {
+			return errors.New("too many requests")
+		}
 		p.messages = append(p.messages, message{Type: "busy", asked: r.asked})
 		t.changed.Broadcast()
 	}

@@ -154,31 +154,13 @@ func TestLongLineIsBounded(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, fmt.Sprintf("$ head -c %d /dev/zero | tr '\\0' x; echo\nx", size)), Env: os.Environ()})
 	s := c.terminal()
 	s.bytes = 0
-	stop := make(chan struct{})
-	most := make(chan uint64)
-	go func() { // the largest heap while the line passes
-		var largest uint64
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			largest = max(largest, m.HeapAlloc)
-			select {
-			case <-stop:
-				most <- largest
-				return
-			case <-tick.C:
-			}
-		}
-	}()
+	heap := watchHeap()
 	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
 	started := time.Now()
 	m := s.until("result")
 	t.Logf("%d MiB in %s", size>>20, time.Since(started))
-	close(stop)
-	if heap := <-most; heap > 64<<20 {
-		t.Errorf("the heap had %d MiB", heap>>20)
+	if most := heap(); most > 64 {
+		t.Errorf("the heap had %d MiB", most)
 	}
 	if s.bytes < size || *m.OK || len(m.Difference) > 4<<10 {
 		t.Errorf("%d bytes have come, with %d bytes about the difference", s.bytes, len(m.Difference))
@@ -195,6 +177,74 @@ func TestLongLineIsBounded(t *testing.T) {
 	started = time.Now()
 	s.until("result")
 	t.Logf("with two pages that do not read: %s", time.Since(started))
+}
+
+// watchHeap returns a function that ends it, and returns the most that there was on the heap, in MiB.
+func watchHeap() func() uint64 {
+	stop, most := make(chan struct{}), make(chan uint64)
+	go func() {
+		var largest uint64
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			largest = max(largest, m.HeapAlloc)
+			select {
+			case <-stop:
+				most <- largest >> 20
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() uint64 { close(stop); return <-most }
+}
+
+// A program may print the marks of a prompt, too, and a page may ask and not listen.
+func TestMessagesAreBounded(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	s := c.terminal()
+	c.join(s.id) // and does not listen
+	tm, err := c.s.terminals.find("1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued := func() (most int) {
+		tm.mu.Lock()
+		defer tm.mu.Unlock()
+		for p := range tm.pages {
+			most = max(most, len(p.messages))
+		}
+		return most
+	}
+	most := 0
+	s.keys("yes $'\\e]133;P\\a\\e]133;B\\a' | head -c 10000000; sleep 1000\r")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for prompts := 0; prompts < 200_000; {
+		m, err := s.next(ctx)
+		if err != nil {
+			t.Fatalf("after %d prompts: %v", prompts, err)
+		}
+		if m.Type == "prompt" {
+			prompts++
+			most = max(most, queued())
+		}
+	}
+	deaf := c.join(s.id)
+	for range 1_000_000 { // until the server has enough of it
+		if deaf.conn.Write(ctx, websocket.MessageText, []byte(`{"type":"run","step":1,"block":1,"command":1}`)) != nil {
+			break
+		}
+		most = max(most, queued())
+	}
+	if ctx.Err() != nil {
+		t.Error("the server listens for a minute to a page that does not")
+	}
+	if most > 5*maxMessages { // a piece of output may bring some more
+		t.Errorf("%d messages were waiting for a page", most)
+	}
 }
 
 func TestAtMostEightTerminals(t *testing.T) {
@@ -313,7 +363,12 @@ func TestPlain(t *testing.T) {
 		"\x1b[2J\x1b[Hone\x1b(B":          "one",
 		"10%\r20%\r100%\r\n":              "100%",
 		"long line\rshort\x1b[K\r\n":      "short",
-		"abc\b\bX\r\n":                    "aXc",
+		"one\r\ntwo\rthree\r\r\nfour":     "one|three|four",
+		"10%\r20%\r\r":                    "20%",
+		"\b\bx\b":                         "",
+		"bü\b\b\ban":                      "an",
+		"a\n\b\bb":                        "a|b",
+		"abc\b\bX\r\n":                    "aX",
 		"[1] 1234\r\none\r\n":             "one",
 		"[1]+  Terminated   sleep\r\none": "one",
 		"[1] is no job\r\n":               "[1] is no job",

@@ -162,7 +162,7 @@ func (s *screen) next(ctx context.Context) (m received, err error) {
 // until reads on to the first message of one of these types.
 func (s *screen) until(types ...string) received {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
 	defer cancel()
 	for {
 		m, err := s.next(ctx)

@@ -1,7 +1,7 @@
 // The X-ray on the screen: programs, watches, requests, faults, the inside of a controller, tours.
 import { $, api, h, keyed, post, setText, settings, tell, tellError } from './dom.js';
 import { send, terminalForCommand } from './terminal.js';
-import { connect, frameDrawn, isWatch, programKey, recording } from './xray.js';
+import { connect, frameDrawn, isWatch, leaveFile, programKey, recording } from './xray.js';
 
 const seconds = 4; // that a dot needs for its way
 const colours = { ADDED: '#1a7f37', MODIFIED: '#0969da', DELETED: '#cf222e', BOOKMARK: '#59636e', ERROR: '#8250df', FAULT: '#8250df' };
@@ -28,7 +28,7 @@ let chosenKey = '';
 let lastFrame = 0;
 let lastTables = 0;
 
-const clock = (t) => (t ? new Date(t).toISOString().slice(11, 23) : '');
+const clock = (t) => (t ? new Date(t - new Date(t).getTimezoneOffset() * 60000).toISOString().slice(11, 23) : '');
 const objectOf = (r) => (r.resource ? `${r.namespace ? `${r.namespace}/` : ''}${r.resource}${r.name ? `/${r.name}` : ''}` : r.path ?? '');
 const lesson = (step, hash, text) => h('a', { href: `/?step=${step}#${hash}`, 'data-step': step, target: 'workshop' }, text);
 
@@ -54,7 +54,7 @@ export function startXray(panel, isOwnWindow) {
       button('back-step', 'Step back', () => act(() => recording.step(-1))),
       button('step', 'Step', () => act(() => recording.step(1)), 'Go on by one item'),
       button('play', 'Play back', () => act(() => recording.play()), 'Play back from here, or from the start'),
-      button('live', 'Live', goLive, 'Show what happens now'),
+      button('live', 'Live', () => goLive().catch(tellError), 'Show what happens now'),
       h('input', { type: 'range', id: 'xray-position', min: 0, 'aria-label': 'Position in the recording', oninput: (event) => act(() => recording.seek(Number(event.target.value))) }),
       h('a', { id: 'xray-save', href: '/api/xray/recording', download: 'xray.json' }, 'Save'),
       h('label', { className: 'open' }, 'Open', file)),
@@ -100,9 +100,9 @@ function act(change) {
   isDirty = true;
 }
 
-function goLive() {
-  if (recording.isFile) location.reload();
-  else act(() => recording.goLive());
+async function goLive() {
+  if (recording.isFile) await leaveFile();
+  act(() => recording.goLive());
 }
 
 async function openFile(input) {
@@ -198,8 +198,7 @@ function drawWatches(state) {
   const watches = [...state.open.values()].filter((r) => isWatch(r) && isChosen(r)).sort((a, b) => a.id - b.id);
   keyed($('.lanes', root), watches.slice(0, 40), (w) => w.id, (w) => h('li', { 'data-watch': w.id }, h('span', { className: 'name' }), h('canvas', { 'aria-hidden': 'true' }), h('span', { className: 'count' })), (element, w) => {
     setText($('.name', element), `${programKey(w)}: ${objectOf(w)}`);
-    const last = w.dots.at(-1);
-    setText($('.count', element), `${w.events} events${last && !state.counting ? `, last ${last.type} ${last.object ?? last.fault ?? ''}` : ''}`);
+    setText($('.count', element), `${w.events} events${w.last && !state.counting ? `, last ${w.last}` : ''}`);
     element.dataset.events = w.events;
   });
   setText($('.more', $('#xray-watches')), watches.length > 40 ? `${watches.length - 40} more watches are open.` : watches.length ? '' : 'No watch is open. Run kubectl get pods --watch in a terminal to see one.');

@@ -35,7 +35,7 @@ export const isWatch = (request) => request.verb.startsWith('watch');
 const larger = (a, b) => (a?.length === b?.length ? a > b : (a?.length ?? 0) > (b?.length ?? 0)) ? a : b;
 
 function begin(state, item) {
-  const request = { ...item, began: item.t, ended: 0, code: 0, took: 0, events: 0, faults: [], dots: [] };
+  const request = { ...item, began: item.t, ended: 0, code: 0, took: 0, events: 0, faults: [], dots: [], last: '' };
   state.open.set(item.id, request);
   state.requests.push(request);
   if (state.requests.length > 400) state.requests.splice(0, 100);
@@ -45,7 +45,7 @@ function begin(state, item) {
 }
 
 export function apply(state, item) {
-  state.now = item.t;
+  state.now = Math.max(state.now, item.t); // a program reports a little later what it has done
   const program = item.kind === 'counts' || item.kind === 'button' ? null : programOf(state, item);
   switch (item.kind) {
     case 'counts':
@@ -69,6 +69,7 @@ export function apply(state, item) {
       if (!watch) break;
       watch.events++;
       watch.dots.push({ t: item.t, type: item.type, object: item.object, fault: item.fault });
+      if (item.object) watch.last = `${item.type} ${item.object}`;
       if (watch.dots.length > 150) watch.dots.splice(0, 50);
       break;
     }
@@ -77,6 +78,7 @@ export function apply(state, item) {
       if (!request) break;
       request.faults.push(item.fault);
       request.dots.push({ t: item.t, type: 'FAULT', fault: item.fault });
+      request.last = [item.fault, item.type, item.object].filter(Boolean).join(' ');
       break;
     }
     case 'ended': {
@@ -142,6 +144,7 @@ export class Recording {
     this.shown = this.live;
     this.mode = 'live';
     this.position = 0; // so many items are in the shown state, unless it is live
+    this.end = 0; // where playing back ends
     this.isFile = false;
   }
 
@@ -151,6 +154,7 @@ export class Recording {
     if (this.items.length <= kept + spare) return;
     for (const old of this.items.splice(0, spare)) apply(this.base, old);
     this.position = Math.max(0, this.position - spare);
+    this.end = Math.max(0, this.end - spare);
   }
 
   open(items) {
@@ -176,6 +180,7 @@ export class Recording {
   play() {
     if (this.mode === 'live' || this.position >= this.items.length) this.seek(0);
     this.mode = 'playing';
+    this.end = this.items.length; // more may come meanwhile
     this.startedAt = performance.now();
     this.startedFrom = this.items[this.position]?.t ?? 0;
   }
@@ -190,8 +195,8 @@ export class Recording {
     if (this.mode !== 'playing') return false;
     const due = this.startedFrom + performance.now() - this.startedAt;
     const before = this.position;
-    while (this.position < this.items.length && this.items[this.position].t <= due) apply(this.shown, this.items[this.position++]);
-    if (this.position >= this.items.length) this.mode = 'stopped';
+    while (this.position < this.end && this.items[this.position].t <= due) apply(this.shown, this.items[this.position++]);
+    if (this.position >= this.end) this.mode = 'stopped';
     else if (this.items[this.position].t > due + 1000) this.startedFrom += this.items[this.position].t - due - 1000;
     return this.position !== before;
   }
@@ -209,10 +214,16 @@ export const recording = new Recording();
 // What a measurement reads: milliseconds from an event to the frame that showed it, and those between frames.
 export const measured = { toScreen: [], waiting: [], frames: [], batches: 0 };
 
-// connect feeds the recording for as long as the page is open. What has passed before comes first.
+// leaveFile goes back from an opened file to what happens, beginning with what the server remembers.
+export async function leaveFile() {
+  const { items } = await api('/api/xray/recording');
+  Object.assign(recording, new Recording());
+  for (const item of items ?? []) recording.add(item);
+}
+
+// connect feeds the recording for as long as the page is open.
 export async function connect(changed) {
-  const before = await api('/api/xray/recording').catch(() => null);
-  if (before && !recording.isFile && recording.items.length === 0) for (const item of before.items ?? []) recording.add(item);
+  await leaveFile().catch(() => {}); // then the socket says what is wrong
   let tries = 0;
   const dial = () => {
     const socket = new WebSocket(socketURL('/api/xray/ws'));
