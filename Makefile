@@ -30,7 +30,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
+.PHONY: help tour step test test-proxy test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -66,6 +66,7 @@ help:
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
+##   make test-proxy       every README through the fault proxy, as in a terminal of make web
 ##   make test-browser     the page of make web, clicked through in Chromium
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
@@ -109,6 +110,9 @@ image: build
 
 new: build
 	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
+
+test-proxy: go build
+	@READMES=all go test -count=1 -v -timeout 60m -run TestREADMEsThroughTheProxy ./internal/xray
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

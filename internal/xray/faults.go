@@ -85,7 +85,7 @@ func (h *Hub) press(button string, t target) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", button, err)
 	}
-	h.add(Item{Time: time.Now().UnixMilli(), Kind: report.Button, What: message})
+	h.say(Item{Kind: report.Button, What: message})
 	return message, nil
 }
 

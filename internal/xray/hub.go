@@ -48,8 +48,8 @@ type Hub struct {
 	items    []Item // a ring
 	oldest   int    // index, once the ring is full
 	viewers  map[*viewer]struct{}
-	underWay map[int]*request
-	newest   map[stream]*versions
+	underWay map[int]*Item       // what all items about a request share
+	newest   map[stream][]uint64 // resourceVersions of the last events, in their order
 
 	// The next batch.
 	pending []Item
@@ -89,23 +89,11 @@ func (c *Counts) count(i Item) {
 
 // A batch is what a viewer gets in one message.
 type batch struct {
-	Now    int64   `json:"now"`
-	Missed int     `json:"missed"` // so many items before this batch were not sent, because the viewer was slow
-	Counts Counts  `json:"counts"`
-	Open   []Watch `json:"open"`  // the open watches, unless the viewer can tell by the items
-	Items  []Item  `json:"items"` // none if there are more than mostItems
-}
-
-// A Watch is one that is open.
-type Watch struct {
-	ID        int    `json:"id"`
-	Program   string `json:"program"`
-	PID       int    `json:"pid,omitempty"`
-	Verb      string `json:"verb"`
-	Group     string `json:"group,omitempty"`
-	Resource  string `json:"resource"`
-	Namespace string `json:"namespace,omitempty"`
-	Events    int    `json:"events"`
+	Now    int64  `json:"now"`
+	Missed int    `json:"missed"` // so many items before this batch were not sent, because the viewer was slow
+	Counts Counts `json:"counts"`
+	Open   []Item `json:"open"`  // the open watches, unless the viewer can tell by the items
+	Items  []Item `json:"items"` // none if there are more than mostItems
 }
 
 type viewer struct {
@@ -119,8 +107,9 @@ type viewer struct {
 func NewHub(proxy *faultproxy.Proxy, socket string) (*Hub, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &Hub{
-		proxy: proxy, owners: newOwners(strings.TrimPrefix(proxy.URL(), "https://")), ctx: ctx, stop: stop, wake: make(chan struct{}, 1),
-		viewers: map[*viewer]struct{}{}, underWay: map[int]*request{}, newest: map[stream]*versions{},
+		proxy: proxy, owners: &owners{proxy: strings.TrimPrefix(proxy.URL(), "https://"), pids: map[string]func() int{}},
+		ctx: ctx, stop: stop, wake: make(chan struct{}, 1), viewers: map[*viewer]struct{}{},
+		underWay: map[int]*Item{}, newest: map[stream][]uint64{},
 	}
 	if err := h.listen(socket); err != nil {
 		stop()
@@ -145,14 +134,8 @@ func (h *Hub) Close() error {
 	return err
 }
 
-// add records an item, and has it sent.
+// add records an item, and has it sent. The caller holds h.mu.
 func (h *Hub) add(i Item) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.addLocked(i)
-}
-
-func (h *Hub) addLocked(i Item) {
 	if len(h.items) < remembered {
 		h.items = append(h.items, i)
 	} else {
@@ -206,15 +189,11 @@ func (h *Hub) send() {
 func (h *Hub) flush() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next := batch{Now: time.Now().UnixMilli(), Counts: h.counts, Items: h.pending}
-	number := h.number
+	next, number := batch{Now: time.Now().UnixMilli(), Counts: h.counts, Items: h.pending}, h.number
 	if number > mostItems {
-		next.Items = nil
+		next.Items, next.Open = nil, h.openWatches()
 	}
 	h.pending, h.number, h.counts = nil, 0, Counts{}
-	if number > mostItems {
-		next.Open = h.openWatches()
-	}
 	var shared []byte // most viewers get the same
 	for v := range h.viewers {
 		if number == 0 && !v.fresh && v.missed == 0 {
@@ -241,21 +220,16 @@ func (h *Hub) flush() {
 }
 
 func encode(b batch) []byte {
-	data, err := json.Marshal(b)
-	if err != nil { // there is nothing in a batch that JSON does not know
-		return []byte(`{"items":null}`)
-	}
+	data, _ := json.Marshal(b) // there is nothing in a batch that JSON does not know
 	return data
 }
 
 // openWatches returns the open watches. The caller holds h.mu.
-func (h *Hub) openWatches() []Watch {
-	open := []Watch{}
-	for id, r := range h.underWay {
-		if r.watch {
-			open = append(open, Watch{
-				ID: id, Program: r.Program, PID: r.PID, Verb: r.Verb, Group: r.Group, Resource: r.Resource, Namespace: r.Namespace, Events: r.Events,
-			})
+func (h *Hub) openWatches() []Item {
+	open := []Item{}
+	for _, r := range h.underWay {
+		if strings.HasPrefix(r.Verb, "watch") {
+			open = append(open, *r)
 		}
 	}
 	return open

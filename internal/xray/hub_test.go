@@ -11,7 +11,7 @@ import (
 
 // still is a hub that sends only when the test calls flush.
 func still() *Hub {
-	return &Hub{wake: make(chan struct{}, 1), viewers: map[*viewer]struct{}{}, underWay: map[int]*request{}, newest: map[stream]*versions{}}
+	return &Hub{wake: make(chan struct{}, 1), viewers: map[*viewer]struct{}{}, underWay: map[int]*Item{}, newest: map[stream][]uint64{}}
 }
 
 func next(t *testing.T, v *viewer) (b batch) {
@@ -67,8 +67,8 @@ func TestCountsWithoutItemsWhenThereAreMany(t *testing.T) {
 	if b := next(t, v); b.Open == nil || len(b.Items) != 0 {
 		t.Errorf("first %+v", b)
 	}
-	h.underWay[7] = &request{Item: Item{ID: 7, Resource: "pods", Events: 3}, watch: true}
-	h.underWay[8] = &request{Item: Item{ID: 8}}
+	h.underWay[7] = &Item{ID: 7, Verb: "watch-list", Resource: "pods", Events: 3}
+	h.underWay[8] = &Item{ID: 8, Verb: "list"}
 	for range mostItems {
 		h.add(Item{Kind: report.Begun})
 	}

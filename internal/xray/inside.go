@@ -45,7 +45,7 @@ func (h *Hub) report(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	life := func(what string) {
-		h.add(Item{Time: time.Now().UnixMilli(), Kind: report.Program, Program: program, PID: pid, What: what})
+		h.say(Item{Kind: report.Program, Program: program, PID: pid, What: what})
 	}
 	life("began")
 	defer life("ended")
@@ -85,5 +85,13 @@ func (h *Hub) reported(said Item, program string, pid int) {
 		c.Resource, c.ResourceVersion = clip(c.Resource), clip(c.ResourceVersion)
 		c.Behind = h.behind(program, *c)
 	}
-	h.addLocked(i)
+	h.add(i)
+}
+
+// say adds an item of this moment.
+func (h *Hub) say(i Item) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i.Time = time.Now().UnixMilli()
+	h.add(i)
 }

@@ -10,56 +10,39 @@ import (
 type owners struct {
 	proxy string // host:port
 
-	mu          sync.Mutex
-	connections map[string]*owner
-	looking     sync.Mutex
-	found       []int     // processes, the latest last
-	rest        time.Time // after a search in vain, until then no further one: they must cost little
-}
+	mu   sync.Mutex
+	pids map[string]func() int // by the client's address; each function waits for the answer
 
-// An owner is a process that is being looked for until the channel is closed.
-type owner struct {
-	known chan struct{}
-	pid   int // 0 if nobody knows
-}
-
-const (
-	mostConnections = 1000 // are remembered
-	mostFound       = 20
-)
-
-func newOwners(proxy string) *owners {
-	return &owners{proxy: proxy, connections: map[string]*owner{}}
+	looking sync.Mutex
+	found   []int     // processes, the latest last
+	rest    time.Time // after a search in vain, until then no further one: they must cost little
 }
 
 // connected begins to look for the owner of a new connection at once, because
 // its process may end in some milliseconds.
 func (o *owners) connected(remote string) {
-	own := &owner{known: make(chan struct{})}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.connections) >= mostConnections {
-		clear(o.connections)
-	}
-	o.connections[remote] = own
-	go func() {
-		defer close(own.known)
+	const most = 1000
+	pid := sync.OnceValue(func() int {
 		o.looking.Lock()
 		defer o.looking.Unlock()
-		if own.pid = o.find(remote); own.pid != 0 {
-			o.found = append(o.found[max(0, len(o.found)-mostFound):], own.pid)
-		}
-	}()
+		return o.find(remote)
+	})
+	go pid()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.pids) >= most {
+		clear(o.pids)
+	}
+	o.pids[remote] = pid
 }
 
-// of returns the process that has the connection, or 0.
+// of returns the process that has the connection, or 0 if nobody knows.
 func (o *owners) of(remote string) int {
 	o.mu.Lock()
-	own := o.connections[remote]
+	pid := o.pids[remote]
 	o.mu.Unlock()
-	if own == nil {
+	if pid == nil {
 		return 0
 	}
-	<-own.known
-	return own.pid
+	return pid()
 }

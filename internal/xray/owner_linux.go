@@ -10,42 +10,22 @@ import (
 	"time"
 )
 
-// find looks for the connection's socket among all connections, and then for
-// the process that has it: first among those that were found before.
+// find looks for the connection's socket among all connections, and then for the
+// process that has it.
 func (o *owners) find(remote string) int {
 	inode := inodeOf(remote, o.proxy)
+	began := time.Now()
 	if inode == "" {
 		return 0
 	}
-	socket := "socket:[" + inode + "]"
-	tried := map[int]bool{}
-	for _, pid := range o.found {
-		if !tried[pid] && holds(pid, socket) {
-			return pid
-		}
-		tried[pid] = true
+	pids := o.found
+	if began.After(o.rest) {
+		pids = slices.Concat(o.found, processes())
 	}
-	began := time.Now()
-	if began.Before(o.rest) {
-		return 0
-	}
-	all, err := os.Open("/proc")
-	if err != nil {
-		return 0
-	}
-	defer all.Close()
-	names, err := all.Readdirnames(-1)
-	if err != nil {
-		return 0
-	}
-	pids := make([]int, 0, len(names))
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && !tried[pid] {
-			pids = append(pids, pid)
-		}
-	}
-	for _, pid := range youngestFirst(pids) { // kubectl may end in some milliseconds
-		if holds(pid, socket) {
+	for _, pid := range pids {
+		if slices.Contains(list(fmt.Sprintf("/proc/%d/fd", pid), os.Readlink), "socket:["+inode+"]") {
+			const most = 20
+			o.found = append(o.found[max(0, len(o.found)-most):], pid)
 			return pid
 		}
 	}
@@ -53,73 +33,63 @@ func (o *owners) find(remote string) int {
 	return 0
 }
 
-// youngestFirst sorts processes: downwards from the one that was started last,
-// because the numbers begin anew when they are used up.
-func youngestFirst(pids []int) []int {
-	slices.Sort(pids)
-	slices.Reverse(pids)
-	load, err := os.ReadFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
+// list returns what f says of the entries of a folder. It leaves out those of
+// which f knows nothing: a process may be another user's, or end meanwhile.
+func list(dir string, f func(path string) (string, error)) (all []string) {
+	open, err := os.Open(dir)
 	if err != nil {
-		return pids
+		return nil
 	}
-	fields := strings.Fields(string(load))
-	last, err := strconv.Atoi(fields[len(fields)-1])
-	at := slices.IndexFunc(pids, func(pid int) bool { return pid <= last })
-	if err != nil || at < 0 {
-		return pids
+	defer open.Close()
+	names, _ := open.Readdirnames(-1) // what it has read before an error
+	for _, name := range names {
+		if s, err := f(dir + "/" + name); err == nil {
+			all = append(all, s)
+		}
 	}
-	return append(pids[at:len(pids):len(pids)], pids[:at]...)
+	return all
+}
+
+// processes returns all processes, from the one that was started last downwards:
+// kubectl may end soon. The numbers begin anew when they are used up.
+func processes() (pids []int) {
+	load, _ := os.ReadFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
+	last, _ := strconv.Atoi(strings.TrimSpace(string(load[strings.LastIndexByte(string(load), ' ')+1:])))
+	for _, name := range list("/proc", func(path string) (string, error) { return path[len("/proc/"):], nil }) {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.SortFunc(pids, func(a, b int) int {
+		if (a <= last) != (b <= last) {
+			a, b = b, a
+		}
+		return b - a
+	})
+	return pids
 }
 
 // inodeOf returns the inode of the client's end of a connection.
 func inodeOf(client, server string) string {
-	from, err := netip.ParseAddrPort(client)
-	if err != nil {
-		return ""
-	}
-	to, err := netip.ParseAddrPort(server)
-	if err != nil || !from.Addr().Is4() || !to.Addr().Is4() {
-		return ""
-	}
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		return ""
 	}
-	want := kernel(from) + " " + kernel(to) + " "
-	at := strings.Index(string(table), want)
-	if at < 0 {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(table[at:]), "\n")
-	// The addresses, the state, two queues, two timers, retransmissions, the user, a timeout, the inode.
-	if fields := strings.Fields(line); len(fields) > 8 && fields[8] != "0" {
-		return fields[8]
+	_, line, _ := strings.Cut(string(table), kernel(client)+" "+kernel(server)+" ")
+	line, _, _ = strings.Cut(line, "\n")
+	// The state, two queues, two timers, retransmissions, the user, a timeout, the inode.
+	if fields := strings.Fields(line); len(fields) > 6 && fields[6] != "0" {
+		return fields[6]
 	}
 	return ""
 }
 
 // kernel is how /proc/net/tcp writes an address on a little-endian machine.
-func kernel(a netip.AddrPort) string {
+func kernel(address string) string {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil || !a.Addr().Is4() {
+		return "none"
+	}
 	ip := a.Addr().As4()
 	return fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], a.Port())
-}
-
-// holds reports whether a process has the socket open.
-func holds(pid int, socket string) bool {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	open, err := os.Open(dir)
-	if err != nil {
-		return false // another user's, or it has ended
-	}
-	defer open.Close()
-	names, err := open.Readdirnames(-1)
-	if err != nil {
-		return false
-	}
-	for _, name := range names {
-		if target, err := os.Readlink(dir + "/" + name); err == nil && target == socket {
-			return true
-		}
-	}
-	return false
 }

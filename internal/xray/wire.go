@@ -10,12 +10,6 @@ import (
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
-// A request is one that is under way.
-type request struct {
-	Item  // what all items about it share
-	watch bool
-}
-
 // observe makes items of what the proxy observes, until the hub or the proxy is closed.
 func (h *Hub) observe(observations <-chan faultproxy.Observation) {
 	for o := range observations {
@@ -42,7 +36,7 @@ func (h *Hub) observed(o faultproxy.Observation, pid int) {
 		}
 	}
 	r.Events = o.Request.Events
-	i := r.Item
+	i := *r
 	i.Time, i.Events = o.Time.UnixMilli(), 0
 	switch o.Moment {
 	case faultproxy.Begun:
@@ -64,7 +58,7 @@ func (h *Hub) observed(o faultproxy.Observation, pid int) {
 			h.passed(i)
 		}
 	}
-	h.addLocked(i)
+	h.add(i)
 }
 
 // forgetEnded forgets the requests of whose end the hub has not heard, because
@@ -76,13 +70,10 @@ func (h *Hub) forgetEnded() {
 	}
 }
 
-func describe(r faultproxy.Request, pid int) *request {
-	return &request{
-		Item: Item{
-			Program: programOf(r.UserAgent), PID: pid, ID: r.ID, Verb: r.Verb, Group: clip(r.Group), Resource: clip(r.Resource),
-			Namespace: clip(r.Namespace), Name: clip(r.Name), Path: clip(r.Path), // without the query
-		},
-		watch: strings.HasPrefix(r.Verb, "watch"),
+func describe(r faultproxy.Request, pid int) *Item {
+	return &Item{
+		Program: programOf(r.UserAgent), PID: pid, ID: r.ID, Verb: r.Verb, Group: clip(r.Group), Resource: clip(r.Resource),
+		Namespace: clip(r.Namespace), Name: clip(r.Name), Path: clip(r.Path), // without the query
 	}
 }
 
@@ -109,36 +100,22 @@ func clip(s string) string {
 // A stream is where events of one resource go.
 type stream struct{ program, group, resource string }
 
-// versions are the resourceVersions of the last events of a stream, in their order.
-type versions struct{ numbers []uint64 }
-
-const (
-	mostVersions = 1000
-	mostStreams  = 1000
-)
-
 // passed notes how new the events are that a program has got. The caller holds h.mu.
 func (h *Hub) passed(i Item) {
+	const most = 1000 // streams, and versions of each
 	version, err := strconv.ParseUint(i.ResourceVersion, 10, 64)
-	if err != nil {
-		return // nothing else is promised about a resourceVersion
-	}
-	s := stream{i.Program, i.Group, i.Resource}
-	v := h.newest[s]
-	if v == nil {
-		if len(h.newest) >= mostStreams {
-			clear(h.newest)
-		}
-		v = &versions{}
-		h.newest[s] = v
-	}
-	if n := len(v.numbers); n > 0 && version <= v.numbers[n-1] {
+	to := stream{i.Program, i.Group, i.Resource}
+	versions := h.newest[to]
+	if err != nil || len(versions) > 0 && version <= versions[len(versions)-1] {
 		return // another watch of the same program has had it
 	}
-	if len(v.numbers) == mostVersions {
-		v.numbers = slices.Delete(v.numbers, 0, mostVersions/2)
+	if len(h.newest) >= most {
+		clear(h.newest)
 	}
-	v.numbers = append(v.numbers, version)
+	if len(versions) == most {
+		versions = slices.Delete(versions, 0, most/2)
+	}
+	h.newest[to] = append(versions, version)
 }
 
 // behind returns how many events a program has got that a cache does not show
@@ -149,13 +126,10 @@ func (h *Hub) behind(program string, c report.Cache) int {
 		return 0
 	}
 	n := 0
-	for s, v := range h.newest {
-		if s.program == program && s.resource == c.Resource {
-			at, found := slices.BinarySearch(v.numbers, version)
-			if found {
-				at++
-			}
-			n += len(v.numbers) - at
+	for to, versions := range h.newest {
+		if to.program == program && to.resource == c.Resource {
+			at, _ := slices.BinarySearch(versions, version+1)
+			n += len(versions) - at
 		}
 	}
 	return n

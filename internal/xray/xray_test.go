@@ -68,7 +68,7 @@ type frame struct {
 	Now    int64
 	Missed int
 	Counts xray.Counts
-	Open   []xray.Watch
+	Open   []xray.Item
 	Items  []xray.Item
 }
 
@@ -259,7 +259,7 @@ func TestCurlIsKnownByItsNameAndProcess(t *testing.T) {
 	}
 	open := second.frames[0].Open
 	second.mu.Unlock()
-	if !slices.ContainsFunc(open, func(w xray.Watch) bool { return w.ID == begun.ID && w.Program == "curl" && w.Resource == "pods" }) {
+	if !slices.ContainsFunc(open, func(w xray.Item) bool { return w.ID == begun.ID && w.Program == "curl" && w.Resource == "pods" }) {
 		t.Errorf("open: %+v", open)
 	}
 }

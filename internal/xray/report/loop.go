@@ -1,8 +1,10 @@
 package report
 
 import (
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,7 +30,7 @@ func Loop[T comparable](queue *workqueue.TypedRateLimitingInterface[T], informer
 	if r == nil {
 		return
 	}
-	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r, key: keyOf[T], backingOff: map[T]time.Time{}}
+	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r, backingOff: map[T]time.Time{}}
 	*queue = q
 	for _, informer := range informers {
 		r.events(informer)
@@ -82,51 +84,45 @@ func (r *Reporter) events(informer cache.SharedIndexInformer) {
 type observedQueue[T comparable] struct {
 	workqueue.TypedRateLimitingInterface[T]
 	reporter *Reporter
-	key      func(T) string
 
+	idle, working atomic.Int64 // workers
 	mu            sync.Mutex
-	idle, working int             // workers
 	backingOff    map[T]time.Time // until when
 }
 
-func keyOf[T comparable](key T) string {
-	switch k := any(key).(type) {
-	case string:
-		return k
-	case interface{ String() string }:
-		return k.String()
-	}
-	return ""
+func (q *observedQueue[T]) tell(key T, i Item) {
+	i.Kind, i.Key = Step, fmt.Sprint(key)
+	q.reporter.Tell(i)
 }
 
 func (q *observedQueue[T]) Add(key T) {
-	q.reporter.Tell(Item{Kind: Step, Step: "queued", Key: q.key(key)})
+	q.tell(key, Item{Step: "queued"})
 	q.TypedRateLimitingInterface.Add(key)
 }
 
 func (q *observedQueue[T]) Get() (T, bool) {
-	q.count(1, 0)
+	q.idle.Add(1)
 	key, shutdown := q.TypedRateLimitingInterface.Get()
-	q.count(-1, 0)
+	q.idle.Add(-1)
 	if !shutdown {
-		q.count(0, 1)
+		q.working.Add(1)
 		q.mu.Lock()
 		delete(q.backingOff, key)
 		q.mu.Unlock()
-		q.reporter.Tell(Item{Kind: Step, Step: "phase", Key: q.key(key), What: "work"})
+		q.tell(key, Item{Step: "phase", What: "work"})
 	}
 	return key, shutdown
 }
 
 func (q *observedQueue[T]) Done(key T) {
-	q.TypedRateLimitingInterface.Done(key)
-	q.count(0, -1)
+	q.working.Add(-1)
 	q.mu.Lock()
 	_, later := q.backingOff[key]
 	q.mu.Unlock()
 	if !later {
-		q.reporter.Tell(Item{Kind: Step, Step: "phase", Key: q.key(key), What: "done"})
+		q.tell(key, Item{Step: "phase", What: "done"})
 	}
+	q.TypedRateLimitingInterface.Done(key)
 }
 
 func (q *observedQueue[T]) AddAfter(key T, d time.Duration) {
@@ -145,25 +141,17 @@ func (q *observedQueue[T]) wait(key T, d time.Duration, reason string) {
 	q.mu.Lock()
 	q.backingOff[key] = until
 	q.mu.Unlock()
-	q.reporter.Tell(Item{Kind: Step, Step: "backing off", Key: q.key(key), Reason: reason, Until: until.UnixMilli()})
-}
-
-func (q *observedQueue[T]) count(idle, working int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.idle += idle
-	q.working += working
+	q.tell(key, Item{Step: "backing off", Reason: reason, Until: until.UnixMilli()})
 }
 
 func (q *observedQueue[T]) state() Item {
-	waiting := q.Len()
+	now, working, backingOff := time.Now(), int(q.working.Load()), 0
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	backingOff := 0
 	for _, until := range q.backingOff {
-		if time.Now().Before(until) {
+		if now.Before(until) {
 			backingOff++
 		}
 	}
-	return Item{Kind: State, Queue: &Queue{Waiting: waiting, Working: q.working, BackingOff: backingOff}, Workers: q.idle + q.working}
+	return Item{Kind: State, Queue: &Queue{Waiting: q.Len(), Working: working, BackingOff: backingOff}, Workers: int(q.idle.Load()) + working}
 }
