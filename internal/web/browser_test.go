@@ -767,7 +767,7 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(inside + `.textContent.includes('first-loop') && ` + inside + `.querySelector('.queue').textContent.includes('2 workers')`)
 	b.until(inside + `.querySelector('.caches tbody').textContent.includes('configmaps') && ` + inside + `.querySelector('[data-behind="0"]')`)
 	b.until(inside + fmt.Sprintf(`.querySelector('[data-column="done"]').textContent.includes('%s/a')`, e.Namespace))
-	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[aria-label="Follow %s/a"]').id = 'chosen'`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[data-key="%s/a"]').id = 'chosen'`, e.Namespace))
 	b.click("#chosen")
 	for _, step := range []string{"event", "queued", "phase", "request", "done"} {
 		b.until(trail + fmt.Sprintf(".includes(%q)", step))
@@ -787,8 +787,8 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(row("first-loop", "update", "configmaps/a-copy", "200"))
 	// The same in a window of its own, as the README shows it.
 	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
-	b.until(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]')`, e.Namespace))
-	b.run(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]').click()`, e.Namespace))
+	b.until(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]').click()`, e.Namespace))
 	for _, name := range []string{"b", "c", "d"} {
 		create(t, e, name)
 	}
