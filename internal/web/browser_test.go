@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/lesson"
@@ -182,11 +186,11 @@ func eval[T any](b *tab, expression string) T {
 // until waits until an expression is true in the page.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Minute)
 	defer cancel()
 	// What is not there yet is not true yet.
 	poll := chromedp.Poll[chromedp.Void](fmt.Sprintf("(() => { try { return Boolean(%s) } catch { return false } })()", expression),
-		chromedp.WithPollingTimeout(20*time.Second), chromedp.WithPollingInterval(50*time.Millisecond))
+		chromedp.WithPollingTimeout(2*time.Minute), chromedp.WithPollingInterval(50*time.Millisecond))
 	if err := chromedp.Do(ctx, poll); err != nil {
 		b.fail("waiting for "+expression, err)
 	}
@@ -218,7 +222,7 @@ func (b *tab) ready(terminal int) {
 }
 
 // begin serves the lessons of this clone, or of another one, through a fault proxy.
-func begin(t *testing.T, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client) {
+func begin(t testing.TB, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client, *testenv.Proxy) {
 	t.Helper()
 	if os.Getenv(browserVariable) == "" {
 		t.Skip("needs a browser: make test-browser runs this with Chromium")
@@ -246,13 +250,13 @@ func begin(t *testing.T, prefix lesson.Prefix, ws *workspace.Workspace) (*testen
 		options.Workspace = *ws
 	}
 	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig, "WORKSHOP_XRAY="+socket)
-	return e, serve(t, options)
+	return e, serve(t, options), proxy
 }
 
 // A learner clicks through step 1, and each command prints what the lesson says.
 func TestBrowserStep(t *testing.T) {
 	const prefix = lesson.Prefix("browser-")
-	e, c := begin(t, prefix, nil)
+	e, c, _ := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +289,7 @@ func TestBrowserStep(t *testing.T) {
 // something else than the lesson has its difference below it.
 func TestBrowserOutcomes(t *testing.T) {
 	ws := clone(t, "$ sleep 100\n$ echo four\nfive\n$ (exit 3)")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	outcome := func(i int) string { return fmt.Sprintf(`document.querySelectorAll('.outcome')[%d]`, i) }
 	b.ready(1)
@@ -308,7 +312,7 @@ func TestBrowserOutcomes(t *testing.T) {
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
 	ws := copyClone(t)
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	step, err := ws.Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +405,7 @@ func copyClone(t *testing.T) workspace.Workspace {
 // Terminals and what they show survive a reload; one that is closed does not.
 func TestBrowserReload(t *testing.T) {
 	ws := clone(t, "$ true")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#new-terminal")
@@ -432,7 +436,7 @@ const f6 = kb.F6
 // Everything can be done with keys alone, and no part of the page holds the focus.
 func TestBrowserKeyboard(t *testing.T) {
 	ws := clone(t, "$ echo 4$((1+1))\n42")
-	_, c := begin(t, "", &ws)
+	_, c, _ := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	b.ready(1)
 	focus := func() string {
@@ -496,7 +500,7 @@ func TestBrowserKeyboard(t *testing.T) {
 
 // No lesson and no tab needs horizontal scrolling, on a projector or on a phone.
 func TestBrowserWidth(t *testing.T) {
-	e, c := begin(t, "", nil)
+	e, c, _ := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +538,7 @@ func TestBrowserAccessibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, c := begin(t, "", nil)
+	_, c, _ := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
 	b.do("loading axe-core", chromedp.Evaluate[chromedp.Void](string(axe)))
@@ -561,21 +565,32 @@ func TestBrowserAccessibility(t *testing.T) {
 	}
 }
 
-// xrayPage is the page with the X-ray open, and shared-informer of step 03 at work in terminal 1.
-func xrayPage(t *testing.T) (*testenv.Env, *tab) {
+// xrayPage is the page with the X-ray open, and a program of step 03 at work in terminal 1.
+func xrayPage(t *testing.T, program, args string) (*testenv.Env, *tab) {
 	t.Helper()
 	ws := clone(t, "$ true")
-	e, c := begin(t, "", &ws)
-	program := e.Program("./03-informer/shared-informer")
+	e, c, _ := begin(t, "", &ws)
+	binary := e.Program("./03-informer/" + program)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#tab-xray")
 	b.click("#new-terminal")
 	b.ready(2)
 	b.click(`#terminal-list [data-terminal="1"]`)
-	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s -until end", program, e.Namespace), kb.Enter)
-	b.until(lane("shared-informer") + `.dataset.events > 0`)
+	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s %s", binary, e.Namespace, args), kb.Enter)
+	b.until(lane(program) + `.dataset.events > 0`)
 	return e, b
+}
+
+// create makes a ConfigMap past the proxy, so that only the watches show it.
+func create(t testing.TB, e *testenv.Env, name string) *corev1.ConfigMap {
+	t.Helper()
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"mirror": "true"}}}
+	object, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
 }
 
 // lane is the line of a program's open watch.
@@ -607,17 +622,9 @@ func (b *tab) inTerminal(command, end string) {
 
 // Each button of the X-ray does what it says, and the page shows its effect.
 func TestBrowserXrayFaults(t *testing.T) {
-	e, b := xrayPage(t)
-	create := func(name string) {
-		t.Helper()
-		// Past the proxy, so that only the watch shows it.
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, b := xrayPage(t, "shared-informer", "-until end")
 	const informer = "shared-informer"
-	create("first")
+	create(t, e, "first")
 	b.until(lane(informer) + `.textContent.includes('ADDED first') && ` + lane(informer) + `.dataset.dots > 0`)
 	b.until(`document.querySelector('.programs').textContent.includes('shared-informer')`)
 	b.click("#xray-faults summary")
@@ -636,7 +643,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 	before = watch()
 	press("stall", "no new one gets an answer")
 	b.until(lane(informer) + `.dataset.watch > ` + before)
-	create("stalled")
+	create(t, e, "stalled")
 	b.inTerminal("kubectl get configmap stalled -o jsonpath='{.metadata.name}{6}{7}'", "stalled67")
 	b.until(row("kubectl", "get", "configmaps/stalled", "200"))
 	if events := eval[string](b, lane(informer)+`.dataset.events`); events != "0" {
@@ -653,9 +660,9 @@ func TestBrowserXrayFaults(t *testing.T) {
 	b.until(lane(informer) + `.dataset.watch > ` + before + ` && ` + lane(informer) + `.dataset.events > 0`)
 
 	press("drop", "gets lost")
-	create("dropped")
+	create(t, e, "dropped")
 	b.until(lane(informer) + `.textContent.includes('drop')`)
-	create("after")
+	create(t, e, "after")
 	b.until(lane(informer) + `.textContent.includes('ADDED after')`)
 	b.click(`#terminal-list [data-terminal="1"]`)
 	b.until(shows(1, "ADDED after"))
@@ -665,7 +672,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 	press("delay", "5s later")
 	start := time.Now()
-	create("late")
+	create(t, e, "late")
 	b.until(shows(1, "ADDED late"))
 	if took := time.Since(start); took < 4*time.Second {
 		t.Errorf("the delayed event came after %s", took)
@@ -681,7 +688,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 	b.inTerminal("kubectl get nodes; echo $((7 * 7))-away", "49-away")
 	press("back", "can be reached again")
 	b.until(lane(informer))
-	create("back")
+	create(t, e, "back")
 	b.until(lane(informer) + `.textContent.includes('ADDED back')`)
 
 	// Choosing a program leaves the requests of that one alone.
@@ -691,24 +698,17 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 // Time can be stopped, stepped and played back, and what was saved opens again.
 func TestBrowserXrayTime(t *testing.T) {
-	e, b := xrayPage(t)
-	create := func(name string) {
-		t.Helper()
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, b := xrayPage(t, "shared-informer", "-until end")
 	const (
 		mode     = `document.querySelector('#xray-mode').textContent`
 		position = `Number(document.querySelector('#xray-position').value)`
 	)
 	one, two := lane("shared-informer")+`.textContent.includes('ADDED one')`, lane("shared-informer")+`.textContent.includes('ADDED two')`
-	create("one")
+	create(t, e, "one")
 	b.until(one)
 	b.click("#xray-stop")
 	b.until(mode + ` === 'Stopped'`)
-	create("two")
+	create(t, e, "two")
 	b.click(`#terminal-list [data-terminal="1"]`)
 	b.until(shows(1, "ADDED two") + ` && Number(document.querySelector('#xray-position').max) > ` + position)
 	if !eval[bool](b, one) {
@@ -745,11 +745,149 @@ func TestBrowserXrayTime(t *testing.T) {
 	}
 	b.do("opening a recording", chromedp.SetUploadFiles(chromedp.CSS("#xray-open"), []string{file}))
 	b.until(mode + ` === 'File, stopped' && ` + two)
-	create("three")
+	create(t, e, "three")
 	b.until(shows(1, "ADDED three"))
 	if !eval[bool](b, two) {
 		t.Error("a file shows what happens now")
 	}
 	b.click("#xray-live")
 	b.until(mode + ` === 'Live' && ` + lane("shared-informer") + `.textContent.includes('ADDED three')`)
+}
+
+// A controller is seen from inside: its cache, its queue, and the way of one key.
+func TestBrowserXrayInside(t *testing.T) {
+	e, b := xrayPage(t, "first-loop", "")
+	const (
+		inside = `document.querySelector('.inside article')`
+		trail  = `document.querySelector('.trail').textContent`
+	)
+	a := create(t, e, "a")
+	b.until(inside + `.textContent.includes('first-loop') && ` + inside + `.querySelector('.queue').textContent.includes('2 workers')`)
+	b.until(inside + `.querySelector('.caches tbody').textContent.includes('configmaps') && ` + inside + `.querySelector('[data-behind="0"]')`)
+	b.until(inside + fmt.Sprintf(`.querySelector('[data-column="done"]').textContent.includes('%s/a')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[aria-label="Follow %s/a"]').id = 'chosen'`, e.Namespace))
+	b.click("#chosen")
+	for _, step := range []string{"event", "queued", "phase", "request", "done"} {
+		b.until(trail + fmt.Sprintf(".includes(%q)", step))
+	}
+	// A refused write sends the key back, and it waits for its turn.
+	b.click("#xray-faults summary")
+	b.until(`[...document.querySelectorAll('#xray-fault-program option')].some((o) => o.value === 'first-loop')`)
+	b.run(`document.querySelector('#xray-fault-program').value = 'first-loop'`)
+	b.click(`[data-fault="conflict"]`)
+	b.until(`document.querySelector('#xray-fault-log li')?.textContent.includes('by first-loop')`)
+	a.Data = map[string]string{"v": "2"}
+	if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.until(row("first-loop", "update", "configmaps/a-copy", "409"))
+	b.until(trail + `.includes('backing off')`)
+	b.until(row("first-loop", "update", "configmaps/a-copy", "200"))
+	// The same in a window of its own, as the README shows it.
+	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
+	b.until(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]').click()`, e.Namespace))
+	for _, name := range []string{"b", "c", "d"} {
+		create(t, e, name)
+	}
+	b.until(trail + `.includes('backing off') && ` + lane("first-loop") + `.dataset.dots > 0`)
+	b.screenshot("xray")
+}
+
+// The X-ray keeps up: an event is on the screen within 100 ms at 100 events a second. At 2,000
+// a second the page shows counts, its frames stay short, and what it keeps is bounded.
+func BenchmarkBrowserXray(t *testing.B) {
+	ws := clone(t, "$ true")
+	e, c, proxy := begin(t, "", &ws)
+	b := open(t, c, "/?view=xray")
+	config, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"a", "b", "c", "d"}
+	version := ""
+	for _, name := range names {
+		version = create(t, e, name).ResourceVersion
+	}
+	var seen atomic.Int64
+	follow := func() {
+		t.Helper()
+		w, err := through.CoreV1().ConfigMaps(e.Namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.Stop)
+		go func() {
+			for range w.ResultChan() {
+				seen.Add(1)
+			}
+		}()
+	}
+	// change changes four objects a hundred times a second in all.
+	change := func(d time.Duration) {
+		t.Helper()
+		var writers sync.WaitGroup
+		for _, name := range names {
+			writers.Go(func() {
+				ticker := time.NewTicker(40 * time.Millisecond)
+				defer ticker.Stop()
+				for i := range int(d / (40 * time.Millisecond)) {
+					<-ticker.C
+					patch := fmt.Appendf(nil, `{"data":{"v":"%d"}}`, i)
+					if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		writers.Wait()
+	}
+	reset := func() {
+		seen.Store(0)
+		b.run(`import('/static/xray.js').then(({measured}) => { measured.toScreen.length = 0; measured.frames.length = 0; })`)
+	}
+	percentile := func(list string, p float64) float64 {
+		return eval[float64](b, fmt.Sprintf(`import('/static/xray.js').then(({measured}) => measured.%s.toSorted((a, b) => a - b)[Math.floor(measured.%[1]s.length * %g)])`, list, p))
+	}
+	const length = 10 * time.Second
+	for t.Loop() {
+		follow()
+		b.until(`document.querySelectorAll('.lanes li').length === 1`)
+		reset()
+		start := time.Now()
+		change(length)
+		events := float64(seen.Load()) / time.Since(start).Seconds()
+		latency := percentile("toScreen", 0.99)
+		t.ReportMetric(events, "slow-events/s")
+		t.ReportMetric(latency, "slow-to-screen-p99-ms")
+		if latency > 100 {
+			t.Errorf("at %.0f events a second, one in a hundred reached the screen after %.0f ms", events, latency)
+		}
+		for range 19 {
+			follow()
+		}
+		b.until(`document.querySelectorAll('.lanes li').length === 20`)
+		reset()
+		start = time.Now()
+		b.run(`new MutationObserver(() => { document.body.dataset.counted ||= document.querySelector('#xray').dataset.counting === 'true' ? 'yes' : ''; }).observe(document.querySelector('#xray'), {attributes: true})`)
+		change(length)
+		if eval[string](b, `document.body.dataset.counted ?? ''`) != "yes" {
+			t.Error("the page has not gone over to counts")
+		}
+		events = float64(seen.Load()) / time.Since(start).Seconds()
+		frame := percentile("frames", 0.95)
+		t.ReportMetric(events, "fast-events/s")
+		t.ReportMetric(frame, "fast-frame-p95-ms")
+		if frame > 50 {
+			t.Errorf("at %.0f events a second, one frame in twenty took over %.0f ms", events, frame)
+		}
+		if kept := eval[int](b, `import('/static/xray.js').then(({recording}) => recording.items.length)`); kept > 11_000 {
+			t.Errorf("the page keeps %d items", kept)
+		}
+	}
 }

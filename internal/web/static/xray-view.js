@@ -264,9 +264,10 @@ function updateInside(element, p) {
   setText($('.queue', element), `Queue: ${q.waiting} waiting, ${q.working} in work, ${q.backingOff} backing off. ${p.workers} ${p.workers === 1 ? 'worker' : 'workers'}.${p.missed ? ` The program was too fast to report ${p.missed} steps.` : ''}`);
   const now = recording.now();
   for (const [name] of columns) {
-    const keys = [...p.keys.values()].filter((key) => key.state === name).reverse();
+    // An event about an object that has no key of its own in the queue goes no further.
+    const keys = [...p.keys.values()].filter((key) => key.state === name && (name !== 'event' || now - key.since < 5000)).reverse();
     const list = $(`[data-column="${name}"] ul`, element);
-    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, h('button', { type: 'button', onclick: () => act(() => { chosenKey = `${p.key}\n${key.key}`; }) }, h('strong', {}, key.key), h('span'))), (chip, key) => {
+    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, h('button', { type: 'button', 'aria-label': `Follow ${key.key}`, onclick: () => act(() => { chosenKey = `${p.key}\n${key.key}`; }) }, h('strong', {}, key.key), h('span'))), (chip, key) => {
       chip.firstChild.setAttribute('aria-pressed', chosenKey === `${p.key}\n${key.key}`);
       const wait = key.until > now ? ` for ${((key.until - now) / 1000).toFixed(1)} s` : '';
       setText($('span', chip), name === 'backing off' ? wait : name === 'done' ? '' : ` ${key.what}`);
