@@ -1,9 +1,11 @@
 package xray_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,7 +15,6 @@ import (
 func TestAControllerIsSeenFromInside(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
-	r.OwnDefinitions()
 	r.define()
 	p := r.Start(r.command("exec " + r.Program("./06-controller/icecream") + " -namespace " + r.Namespace))
 	own := func(f func(xray.Item) bool) func(xray.Item) bool {
@@ -76,6 +77,33 @@ func TestAQueueIsSeenFromInside(t *testing.T) {
 	r.until("the state says so", own(func(i xray.Item) bool { return i.Kind == "state" && i.Queue != nil && i.Queue.BackingOff == 1 }))
 	r.press("clear")
 	r.until("the copy is in the cache", own(func(i xray.Item) bool { return len(i.Caches) == 1 && i.Caches[0].Objects == 3 })) // a, a-copy, kube-root-ca.crt
+}
+
+// A program in a pod cannot reach the page's socket. It listens, and the learner
+// forwards its port and connects the two.
+func TestAProgramThatListensIsSeenFromInside(t *testing.T) {
+	t.Parallel()
+	r := enter(t)
+	r.define()
+	p := r.Start(r.command("unset WORKSHOP_XRAY; exec " + r.Program("./07-in-cluster/policy-controller") +
+		" -namespace " + r.Namespace + " -lease-namespace " + r.Namespace + " -xray-listen 127.0.0.1:0"))
+	listening := regexp.MustCompile(`for="xray" address="(\S+)"`)
+	r.Eventually(patience, func(context.Context) error {
+		if !listening.MatchString(p.Stderr()) {
+			return fmt.Errorf("it does not listen:\n%s", p.Stderr())
+		}
+		return nil
+	})
+	r.Start(r.command(`curl --silent --no-buffer --noproxy '*' http://` + listening.FindStringSubmatch(p.Stderr())[1] +
+		`/ | curl --silent --unix-socket "$WORKSHOP_XRAY" --request POST --upload-file - 'http://xray/report?program=in-a-pod&pid=1'`))
+	r.bash("kubectl apply -n " + r.Namespace + " -f 06-controller/objects/vanilla.yaml")
+	own := func(f func(xray.Item) bool) func(xray.Item) bool {
+		return func(i xray.Item) bool { return i.Program == "in-a-pod" && f(i) }
+	}
+	r.until("a write and its reason", own(func(i xray.Item) bool {
+		return i.Step == "write" && i.What == "create" && i.Key == r.Namespace+"/vanilla" && i.Reason == "there was none"
+	}))
+	r.until("the caches and workers of both controllers", own(func(i xray.Item) bool { return len(i.Caches) == 5 && i.Workers == 16 }))
 }
 
 // The cache is behind by what a fault holds back, and says so.

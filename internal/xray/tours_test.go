@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/xray"
 )
 
@@ -88,7 +88,6 @@ func TestTourTombstone(t *testing.T) {
 func TestTourHotLoop(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
-	r.OwnDefinitions()
 	r.define()
 	items := r.tour("hot-loop")
 	updates := func(code int) int {
@@ -137,8 +136,6 @@ func TestTours(t *testing.T) {
 // define has the definitions of step 05 for as long as the test needs them.
 func (r *room) define() {
 	r.t.Helper()
-	r.bash("kubectl apply -f 05-crd-go/config/crd && kubectl wait --for=condition=Established --timeout 1m crd --selector workshop.k8s-go.dev/step=05")
-	r.t.Cleanup(func() {
-		r.Run(testenv.Command{Path: "/bin/bash", Args: []string{"-c", "kubectl delete -f 05-crd-go/config/crd"}})
-	})
+	crdtest.Share(r.t, r.Env, "../../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
+	crdtest.Share(r.t, r.Env, "../../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml")
 }

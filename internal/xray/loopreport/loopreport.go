@@ -15,7 +15,7 @@ import (
 // see package report. Several loops of one process may share it.
 func Observer() loop.Observer {
 	if r := report.Open(); r != nil {
-		return newObserver(r)
+		return For(r)
 	}
 	return nil
 }
@@ -28,7 +28,8 @@ type observer struct {
 	backingOff map[cache.ObjectName]time.Time // until when
 }
 
-func newObserver(r *report.Reporter) *observer {
+// For returns an observer that tells a reporter.
+func For(r *report.Reporter) loop.Observer {
 	o := &observer{reporter: r, backingOff: map[cache.ObjectName]time.Time{}}
 	r.State(o.state)
 	return o

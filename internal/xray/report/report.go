@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -32,11 +33,34 @@ const (
 
 // A Reporter reports what one program does. A nil Reporter reports nothing.
 type Reporter struct {
-	items  chan Item
-	missed atomic.Int64
+	items   chan Item
+	missed  atomic.Int64
+	reading sync.Mutex // by ServeHTTP
 
 	mu     sync.Mutex
 	states []func() Item
+}
+
+// New returns a reporter that answers HTTP requests with what it reports: for a
+// program in a pod, whose port is forwarded.
+func New() *Reporter { return &Reporter{items: make(chan Item, buffered)} }
+
+// ServeHTTP sends lines of JSON to one reader at a time.
+func (r *Reporter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	if !r.reading.TryLock() {
+		http.Error(w, "another X-ray reads already", http.StatusConflict)
+		return
+	}
+	defer r.reading.Unlock()
+	r.write(request.Context(), flushed{w})
+}
+
+// flushed sends each write at once.
+type flushed struct{ http.ResponseWriter }
+
+func (f flushed) Write(b []byte) (int, error) {
+	n, err := f.ResponseWriter.Write(b)
+	return n, errors.Join(err, http.NewResponseController(f.ResponseWriter).Flush())
 }
 
 // Open returns the reporter of this process, or nil if nobody wants to know.
@@ -50,7 +74,7 @@ var Open = sync.OnceValue(func() *Reporter {
 
 // start reports until ctx ends: for Open, as long as the process lives.
 func start(ctx context.Context, socket, program string) *Reporter {
-	r := &Reporter{items: make(chan Item, buffered)}
+	r := New()
 	query := url.Values{"program": {program}, "pid": {strconv.Itoa(os.Getpid())}}
 	go r.run(ctx, socket, "http://xray/report?"+query.Encode())
 	return r
