@@ -137,11 +137,7 @@ func (r *lessonRenderer) code(w util.BufWriter, source []byte, node ast.Node, en
 		}
 		return ast.WalkStop, fmt.Errorf("line %d: the runner does not know this block", line)
 	case "mermaid":
-		picture, err := diagrams.ReadFile("diagrams/" + (Diagram{Text: text}).File())
-		if err != nil { // somebody is writing this lesson
-			picture = []byte("<pre>" + html.EscapeString(text) + "</pre>")
-		}
-		_, err = fmt.Fprintf(w, "<figure class=\"diagram\">%s</figure>\n", picture)
+		_, err := fmt.Fprintf(w, "<figure class=\"diagram\">%s</figure>\n", diagram(text))
 		return ast.WalkSkipChildren, err
 	}
 	highlighted, err := highlight(language, "", text)
