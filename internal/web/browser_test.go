@@ -265,6 +265,9 @@ func TestBrowserStep(t *testing.T) {
 	b := open(t, c, "/?step=1")
 	b.until(`document.querySelectorAll('#lesson .run').length > 0`)
 	b.ready(1)
+	if size := eval[int](b, `performance.getEntriesByType('resource').reduce((sum, r) => sum + r.transferSize, 0)`); size < 300_000 || size > 1_500_000 {
+		t.Errorf("the page has %d bytes", size)
+	}
 	commands := eval[int](b, `document.querySelectorAll('#lesson .run').length`)
 	if commands < 30 {
 		t.Errorf("only %d commands: this is not the lesson", commands)
@@ -795,6 +798,20 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(trail + `.includes('backing off') && ` + lane("first-loop") + `.dataset.dots > 0`)
 	b.screenshot("xray")
 	b.accessible("the X-ray at work")
+}
+
+// The button of a tour runs its scenario in the terminal, and the page says what to look at.
+func TestBrowserXrayTour(t *testing.T) {
+	_, c, _ := begin(t, "", nil)
+	b := open(t, c, "/")
+	b.ready(1)
+	b.click("#tab-xray")
+	b.click("#xray-tours summary")
+	b.until(`document.querySelectorAll('[data-tour]').length === 3`)
+	b.click(`[data-tour="tombstone"]`)
+	b.until(`document.querySelector('#xray-look li')?.textContent.includes('tombstones opens its watch')`)
+	b.until(row("tombstones", "watch-list", "configmaps") + ` && ` + row("kubectl", "delete", "configmaps", "200"))
+	b.until(shows(1, `"tour-tombstone" deleted`))
 }
 
 // The X-ray keeps up: an event is on the screen within 100 ms at 100 events a second. At 2,000
