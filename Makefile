@@ -82,7 +82,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify diagrams: build
+tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -103,7 +103,7 @@ unpack: go
 
 generate:
 	@scripts/update-codegen.sh
-	@$(MAKE) --no-print-directory diagrams
+	@scripts/update-diagrams.sh
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'

@@ -53,7 +53,6 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"progress":     showProgress,
 	"prove":        prove,
 	"web":          serveWeb,
-	"diagrams":     drawDiagrams,
 	"lint":         lint,
 	"verify":       verify,
 }

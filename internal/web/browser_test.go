@@ -265,6 +265,9 @@ func TestBrowserStep(t *testing.T) {
 	b := open(t, c, "/?step=1")
 	b.until(`document.querySelectorAll('#lesson .run').length > 0`)
 	b.ready(1)
+	if size := eval[int](b, `performance.getEntriesByType('resource').reduce((sum, r) => sum + r.transferSize, 0)`); size < 300_000 || size > 1_500_000 {
+		t.Errorf("the page has %d bytes", size)
+	}
 	commands := eval[int](b, `document.querySelectorAll('#lesson .run').length`)
 	if commands < 30 {
 		t.Errorf("only %d commands: this is not the lesson", commands)
@@ -532,37 +535,39 @@ func TestBrowserWidth(t *testing.T) {
 	}
 }
 
-// axe-core finds nothing serious in any part of the page, light or dark.
-func TestBrowserAccessibility(t *testing.T) {
+// accessible runs axe-core, which may find nothing serious.
+func (b *tab) accessible(part string) {
+	b.t.Helper()
 	axe, err := os.ReadFile(filepath.Join("testdata", "axe", "axe.min.js"))
 	if err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		if !eval[bool](b, `typeof axe === 'object'`) {
+			b.do("loading axe-core", chromedp.Evaluate[chromedp.Void](string(axe)))
+		}
+		findings := eval[[]string](b, `axe.run({resultTypes: ['violations']}).then((r) => r.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).flatMap((v) => v.nodes.map((n) => v.id + ': ' + n.target.join(' ') + ': ' + n.failureSummary)))`)
+		for _, f := range findings {
+			b.t.Errorf("%s, %s: %s", part, scheme, f)
+		}
+	}
+}
+
+// axe-core finds nothing serious in any part of the page, light or dark.
+func TestBrowserAccessibility(t *testing.T) {
 	_, c, _ := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
-	b.do("loading axe-core", chromedp.Evaluate[chromedp.Void](string(axe)))
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, part := range []struct{ name, open, close string }{
-			{"terminals", "#tab-terminals", ""},
-			{"exercises", "#exercises summary", "#exercises summary"},
-			{"file", `#lesson a[data-path$="naive-watch/main.go"]`, ""},
-			{"X-ray", "#tab-xray", ""},
-		} {
-			b.click(part.open)
-			if part.name == "file" {
-				b.until(`document.querySelector('#file .line')`)
-			}
-			findings := eval[[]string](b, `axe.run({resultTypes: ['violations']}).then((r) => r.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).flatMap((v) => v.nodes.map((n) => v.id + ': ' + n.target.join(' ') + ': ' + n.failureSummary)))`)
-			for _, f := range findings {
-				t.Errorf("%s, %s: %s", part.name, scheme, f)
-			}
-			if part.close != "" {
-				b.click(part.close)
-			}
-		}
-	}
+	b.accessible("the lesson and a terminal")
+	b.click("#exercises summary")
+	b.accessible("the exercises")
+	b.click("#exercises summary")
+	b.click(`#lesson a[data-path$="naive-watch/main.go"]`)
+	b.until(`document.querySelector('#file .line')`)
+	b.accessible("a file")
+	b.click("#tab-xray")
+	b.accessible("the X-ray")
 }
 
 // xrayPage is the page with the X-ray open, and a program of step 03 at work in terminal 1.
@@ -765,7 +770,7 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(inside + `.textContent.includes('first-loop') && ` + inside + `.querySelector('.queue').textContent.includes('2 workers')`)
 	b.until(inside + `.querySelector('.caches tbody').textContent.includes('configmaps') && ` + inside + `.querySelector('[data-behind="0"]')`)
 	b.until(inside + fmt.Sprintf(`.querySelector('[data-column="done"]').textContent.includes('%s/a')`, e.Namespace))
-	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[aria-label="Follow %s/a"]').id = 'chosen'`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('[data-column="done"] button[data-key="%s/a"]').id = 'chosen'`, e.Namespace))
 	b.click("#chosen")
 	for _, step := range []string{"event", "queued", "phase", "request", "done"} {
 		b.until(trail + fmt.Sprintf(".includes(%q)", step))
@@ -785,13 +790,28 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(row("first-loop", "update", "configmaps/a-copy", "200"))
 	// The same in a window of its own, as the README shows it.
 	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
-	b.until(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]')`, e.Namespace))
-	b.run(inside + fmt.Sprintf(`.querySelector('button[aria-label="Follow %s/a"]').click()`, e.Namespace))
+	b.until(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]')`, e.Namespace))
+	b.run(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]').click()`, e.Namespace))
 	for _, name := range []string{"b", "c", "d"} {
 		create(t, e, name)
 	}
 	b.until(trail + `.includes('backing off') && ` + lane("first-loop") + `.dataset.dots > 0`)
 	b.screenshot("xray")
+	b.accessible("the X-ray at work")
+}
+
+// The button of a tour runs its scenario in the terminal, and the page says what to look at.
+func TestBrowserXrayTour(t *testing.T) {
+	_, c, _ := begin(t, "", nil)
+	b := open(t, c, "/")
+	b.ready(1)
+	b.click("#tab-xray")
+	b.click("#xray-tours summary")
+	b.until(`document.querySelectorAll('[data-tour]').length === 3`)
+	b.click(`[data-tour="tombstone"]`)
+	b.until(`document.querySelector('#xray-look li')?.textContent.includes('tombstones opens its watch')`)
+	b.until(row("tombstones", "watch-list", "configmaps") + ` && ` + row("kubectl", "delete", "configmaps", "200"))
+	b.until(shows(1, `"tour-tombstone" deleted`))
 }
 
 // The X-ray keeps up: an event is on the screen within 100 ms at 100 events a second. At 2,000

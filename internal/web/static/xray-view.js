@@ -80,7 +80,7 @@ export function startXray(panel, isOwnWindow) {
         h('ul', { className: 'faults' }, ...faults.map(([name, label, what]) => h('li', {},
           h('button', { type: 'button', 'data-fault': name, 'aria-describedby': `fault-${name}`, onclick: () => breakIt(name).catch(tellError) }, label),
           h('span', { id: `fault-${name}`, className: 'hint' }, what)))),
-        h('ol', { id: 'xray-fault-log', role: 'status' })))),
+        h('div', { role: 'status' }, h('ol', { id: 'xray-fault-log' }))))),
   );
   connect((text) => {
     isDirty = true;
@@ -267,7 +267,7 @@ function updateInside(element, p) {
     // An event about an object that has no key of its own in the queue goes no further.
     const keys = [...p.keys.values()].filter((key) => key.state === name && (name !== 'event' || now - key.since < 5000)).reverse();
     const list = $(`[data-column="${name}"] ul`, element);
-    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, h('button', { type: 'button', 'aria-label': `Follow ${key.key}`, onclick: () => act(() => { chosenKey = `${p.key}\n${key.key}`; }) }, h('strong', {}, key.key), h('span'))), (chip, key) => {
+    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, h('button', { type: 'button', 'data-key': key.key, onclick: () => act(() => { chosenKey = `${p.key}\n${key.key}`; }) }, h('strong', {}, key.key), h('span'))), (chip, key) => {
       chip.firstChild.setAttribute('aria-pressed', chosenKey === `${p.key}\n${key.key}`);
       const wait = key.until > now ? ` for ${((key.until - now) / 1000).toFixed(1)} s` : '';
       setText($('span', chip), name === 'backing off' ? wait : name === 'done' ? '' : ` ${key.what}`);
