@@ -48,7 +48,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 				err = s.obey(t, p, data)
 			}
 			if err != nil {
-				_ = conn.Close(websocket.StatusUnsupportedData, short(err.Error()))
+				reason := err.Error()
+				_ = conn.Close(websocket.StatusUnsupportedData, reason[:min(len(reason), 120)]) // what fits into the frame
 				return
 			}
 		}
@@ -59,9 +60,6 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		_ = conn.Close(websocket.StatusNormalClosure, "the shell has ended")
 	}
 }
-
-// short is what fits into the frame that closes a connection.
-func short(text string) string { return text[:min(len(text), 120)] }
 
 // maxPages is how many windows may show one terminal.
 const maxPages = 8

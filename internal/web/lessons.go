@@ -34,12 +34,6 @@ type lessons struct {
 	prefix lesson.Prefix
 }
 
-type stepRow struct {
-	Step  int    `json:"step"`
-	Dir   string `json:"dir"`
-	Title string `json:"title"`
-}
-
 type lessonPage struct {
 	Step  int    `json:"step"`
 	Title string `json:"title"`
@@ -51,9 +45,9 @@ func (l lessons) steps() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := []stepRow{}
+	rows := []map[string]any{}
 	for _, s := range steps {
-		rows = append(rows, stepRow{s.Number, s.Name, s.Title})
+		rows = append(rows, map[string]any{"step": s.Number, "dir": s.Name, "title": s.Title})
 	}
 	return rows, nil
 }
@@ -92,7 +86,7 @@ func (l lessons) lesson(step string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &lessonRenderer{step: s, root: l.ws.Root, blocks: doc.Blocks}
+	r := &lessonRenderer{s, doc.Blocks}
 	md := goldmark.New(
 		goldmark.WithExtensions(extension.GFM),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
@@ -109,7 +103,6 @@ func (l lessons) lesson(step string) (any, error) {
 // A lessonRenderer renders what a lesson has that other documents do not have.
 type lessonRenderer struct {
 	step   workspace.Step
-	root   string
 	blocks []readme.Block
 }
 

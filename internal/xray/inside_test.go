@@ -127,7 +127,9 @@ func TestACacheIsBehind(t *testing.T) {
 func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
-	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", r.socket) }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", r.socket)
+	}}}
 	for query, body := range map[string]string{
 		"":                    "",
 		"?program=a":          "",
