@@ -28,6 +28,7 @@ let chosenKey = '';
 let lastFrame = 0;
 let lastTables = 0;
 
+const number = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const clock = (t) => (t ? new Date(t - new Date(t).getTimezoneOffset() * 60000).toISOString().slice(11, 23) : '');
 const objectOf = (r) => (r.resource ? `${r.namespace ? `${r.namespace}/` : ''}${r.resource}${r.name ? `/${r.name}` : ''}` : r.path ?? '');
 const lesson = (step, hash, text) => h('a', { href: `/?step=${step}#${hash}`, 'data-step': step, target: 'workshop' }, text);
@@ -184,7 +185,7 @@ function drawPrograms(state) {
   for (const request of state.open.values()) if (isWatch(request)) watches.set(programKey(request), (watches.get(programKey(request)) ?? 0) + 1);
   keyed($('.programs', root), programs, (p) => p.key, (p) => h('li', {}, h('button', { type: 'button', onclick: () => act(() => { chosenProgram = chosenProgram === p.key ? '' : p.key; }) }, h('strong', {}, p.key), h('span'))), (element, p) => {
     element.firstChild.setAttribute('aria-pressed', p.key === chosenProgram);
-    setText($('span', element), ` ${p.requests} requests, ${p.failed} failed, ${watches.get(p.key) ?? 0} watches${p.reports ? ', reports its inside' : ''}`);
+    setText($('span', element), ` ${number(p.requests, 'request')}, ${p.failed} failed, ${number(watches.get(p.key) ?? 0, 'watch', 'watches')}${p.reports ? ', reports its inside' : ''}`);
   });
   options($('#xray-fault-program'), [...new Set(programs.map((p) => p.key.replace(/ \d+$/, '')))]);
   options($('#xray-fault-resource'), [...new Set(state.requests.map((r) => r.resource).filter(Boolean))].sort());
@@ -198,7 +199,7 @@ function drawWatches(state) {
   const watches = [...state.open.values()].filter((r) => isWatch(r) && isChosen(r)).sort((a, b) => a.id - b.id);
   keyed($('.lanes', root), watches.slice(0, 40), (w) => w.id, (w) => h('li', { 'data-watch': w.id }, h('span', { className: 'name' }), h('canvas', { 'aria-hidden': 'true' }), h('span', { className: 'count' })), (element, w) => {
     setText($('.name', element), `${programKey(w)}: ${objectOf(w)}`);
-    setText($('.count', element), `${w.events} events${w.last && !state.counting ? `, last ${w.last}` : ''}`);
+    setText($('.count', element), `${number(w.events, 'event')}${w.last && !state.counting ? `, last ${w.last}` : ''}`);
     element.dataset.events = w.events;
   });
   setText($('.more', $('#xray-watches')), watches.length > 40 ? `${watches.length - 40} more watches are open.` : watches.length ? '' : 'No watch is open. Run kubectl get pods --watch in a terminal to see one.');
@@ -275,7 +276,7 @@ function updateInside(element, p) {
     list.dataset.more = keys.length > 8 ? `${keys.length - 8} more` : '';
   }
   keyed($('.caches tbody', element), p.caches ?? [], (cache) => cache.resource, () => h('tr', {}, h('td'), h('td'), h('td'), h('td')), (row, cache) => {
-    [cache.resource, cache.objects, cache.resourceVersion, cache.behind ? `${cache.behind} events` : 'up to date'].forEach((text, i) => setText(row.children[i], String(text)));
+    [cache.resource, cache.objects, cache.resourceVersion, cache.behind ? number(cache.behind, 'event') : 'up to date'].forEach((text, i) => setText(row.children[i], String(text)));
     row.dataset.behind = cache.behind ?? 0;
   });
 }
