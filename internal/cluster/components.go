@@ -231,12 +231,12 @@ func (k *kwok) killAll(ctx context.Context) error { return k.kill(ctx, "") }
 
 // kill ends a component, or everything without a name, and waits until it is gone.
 func (k *kwok) kill(ctx context.Context, component string) error {
+	killed := map[int32]*process.Process{}
 	err := poll.Until(ctx, 20*time.Millisecond, 10*time.Second, func(ctx context.Context) error {
 		running, err := k.processes(ctx)
 		if err != nil {
 			return poll.Stop(err)
 		}
-		left := 0
 		for binary, ps := range running {
 			if component != "" && binary != binaryOf(component) {
 				continue
@@ -245,6 +245,12 @@ func (k *kwok) kill(ctx context.Context, component string) error {
 				if err := p.KillWithContext(ctx); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
 					return poll.Stop(fmt.Errorf("ending process %d: %w", p.Pid, err))
 				}
+				killed[p.Pid] = p
+			}
+		}
+		left := 0
+		for _, p := range killed {
+			if !ended(ctx, p) {
 				left++
 			}
 		}
@@ -257,6 +263,20 @@ func (k *kwok) kill(ctx context.Context, component string) error {
 		return fmt.Errorf("ending the processes of %s: %w", k.dir(), err)
 	}
 	return nil
+}
+
+// ended reports whether a process that was killed has closed its sockets. It loses its
+// executable, by which processes finds it, before its last thread closes them.
+func ended(ctx context.Context, p *process.Process) bool {
+	if running, err := p.IsRunningWithContext(ctx); err != nil || !running {
+		return true // its parent knows already
+	}
+	status, err := p.StatusWithContext(ctx)
+	if err != nil {
+		return true
+	}
+	threads, err := p.NumThreadsWithContext(ctx)
+	return slices.Contains(status, process.Zombie) && (err != nil || threads <= 1)
 }
 
 func binaryOf(component string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -58,6 +59,10 @@ func TestFurtherKwokCluster(t *testing.T) {
 	if !further.Created() {
 		t.Error("Up does not say that it has made the cluster")
 	}
+	config, err := further.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
 	client, err := further.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -99,6 +104,15 @@ func TestFurtherKwokCluster(t *testing.T) {
 	for _, component := range []string{"kube-apiserver", "etcd"} {
 		if err := further.Kill(ctx, component); err != nil {
 			t.Fatal(err)
+		}
+		if component == "kube-apiserver" { // whose port must be free at once
+			listener, err := net.Listen("tcp", strings.TrimPrefix(config.Host, "https://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := listener.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		state(further, cluster.Broken, component)
 		state(first, cluster.Ready, "")
