@@ -61,7 +61,7 @@ export function startXray(panel, isOwnWindow) {
       h('label', { className: 'open' }, 'Open', file)),
     h('p', { className: 'hint' }, 'The programs of your terminals reach the API server through a proxy, and the X-ray shows what passes. The proxy speaks HTTP/1.1 and asks for watches in JSON. It changes nothing else.'),
     h('div', { className: 'columns' }, h('div', {},
-      section('programs', 'Programs', ['A program is known by its User-Agent and its process. Choose one to see only its part.'], h('ul', { className: 'programs' })),
+      section('programs', 'Programs', ['A program is known by its User-Agent and its process. These have open watches, or were the last. Choose one to see only its part.'], h('ul', { className: 'programs' })),
       section('watches', 'Open watches', ['A watch is one request that stays open, and each change comes through it as an event. ', lesson(1, '6-watch', 'Step 01 opens one by hand.')],
         h('p', { className: 'legend' }, ...Object.entries({ ADDED: 'added', MODIFIED: 'modified', DELETED: 'deleted', BOOKMARK: 'bookmark', ERROR: 'error or fault' })
           .map(([type, name]) => h('span', {}, h('b', { className: `dot ${type.toLowerCase()}` }, type[0]), ` ${name} `))),
@@ -179,15 +179,16 @@ function drawTime(state) {
 }
 
 function drawPrograms(state) {
-  const programs = [...state.programs.values()].sort((a, b) => b.last - a.last).slice(0, 20);
-  programs.sort((a, b) => (a.key < b.key ? -1 : 1));
   const watches = new Map();
   for (const request of state.open.values()) if (isWatch(request)) watches.set(programKey(request), (watches.get(programKey(request)) ?? 0) + 1);
+  const all = [...state.programs.values()].sort((a, b) => b.last - a.last);
+  const first = (p) => (watches.has(p.key) || p.key === chosenProgram ? 0 : 1);
+  const programs = all.toSorted((a, b) => first(a) - first(b)).slice(0, 6).sort((a, b) => (a.key < b.key ? -1 : 1));
   keyed($('.programs', root), programs, (p) => p.key, (p) => h('li', {}, h('button', { type: 'button', onclick: () => act(() => { chosenProgram = chosenProgram === p.key ? '' : p.key; }) }, h('strong', {}, p.key), h('span'))), (element, p) => {
     element.firstChild.setAttribute('aria-pressed', p.key === chosenProgram);
     setText($('span', element), ` ${number(p.requests, 'request')}, ${p.failed} failed, ${number(watches.get(p.key) ?? 0, 'watch', 'watches')}${p.reports ? ', reports its inside' : ''}`);
   });
-  options($('#xray-fault-program'), [...new Set(programs.map((p) => p.key.replace(/ \d+$/, '')))]);
+  options($('#xray-fault-program'), [...new Set(all.slice(0, 20).map((p) => p.key.replace(/ \d+$/, '')))].sort());
   options($('#xray-fault-resource'), [...new Set(state.requests.map((r) => r.resource).filter(Boolean))].sort());
 }
 
