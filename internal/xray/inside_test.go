@@ -49,9 +49,6 @@ func TestAControllerIsSeenFromInside(t *testing.T) {
 		}
 		return i.Kind == "state" && held["icecreams"] == 1 && held["deployments"] == 1 && held["pods"] == 2 && i.Workers == 8 && i.Queue.Working == 0
 	}))
-	r.press("conflict?resource=icecreams")
-	r.bash(`kubectl -n ` + r.Namespace + ` patch icecream vanilla --subresource status --type merge --patch '{"status":{"availableReplicas":7}}'; true`)
-	r.bash(`kubectl -n ` + r.Namespace + ` patch icecream vanilla --type merge --patch '{"spec":{"replicas":3}}'`)
 	p.Kill()
 	r.until("it has ended", own(func(i xray.Item) bool { return i.Kind == "program" && i.What == "ended" }))
 }
