@@ -30,7 +30,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-unit test-step up down status shell logs doctor node-image readme generate lint verify bench chaos clean build image new
+.PHONY: help tour step test test-proxy test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -55,6 +55,7 @@ help:
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
 ##   make shell            a shell with kubectl and KUBECONFIG set
+##   make web              the workshop in the browser: lessons, terminals and the X-ray; PORT=, HOST=
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
@@ -65,12 +66,14 @@ help:
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
+##   make test-proxy       every README through the fault proxy, as in a terminal of make web
+##   make test-browser     the page of make web, clicked through in Chromium
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
 ##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
-##   make generate         deep copies, clients and CRDs from the Go types of step 05
+##   make generate         deep copies, clients and CRDs from the Go types of step 05; pictures of the lessons' diagrams
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
@@ -79,7 +82,7 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell logs trainers node-image test test-unit bench lint verify: build
+tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify: build
 	@exec $(WORKSHOP) $@
 
 step readme: build
@@ -100,12 +103,16 @@ unpack: go
 
 generate:
 	@scripts/update-codegen.sh
+	@scripts/update-diagrams.sh
 
 image: build
 	@exec $(WORKSHOP) $@ '$(PUSH)'
 
 new: build
 	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
+
+test-proxy: go build
+	@READMES=all go test -count=1 -v -timeout 60m -run TestREADMEsThroughTheProxy ./internal/xray
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

@@ -28,7 +28,12 @@ type subject struct {
 // startSubject starts a program, and waits until its caches have synced.
 func startSubject(b *testing.B, e *testenv.Env, program string, args ...string) *subject {
 	b.Helper()
-	s := &subject{b: b, Process: e.Start(testenv.Command{Path: program, Args: args, Timeout: 20 * time.Minute})}
+	return startSubjectWith(b, e, nil, program, args...)
+}
+
+func startSubjectWith(b *testing.B, e *testenv.Env, environ []string, program string, args ...string) *subject {
+	b.Helper()
+	s := &subject{b: b, Process: e.Start(testenv.Command{Path: program, Args: args, Env: environ, Timeout: 20 * time.Minute})}
 	e.Eventually(2*time.Minute, func(context.Context) error {
 		if !regexp.MustCompile(`"Working"`).MatchString(s.Stderr()) {
 			return fmt.Errorf("the program does not work yet; it has said:\n%s", s.Stderr())

@@ -156,7 +156,7 @@ func (d *deployment) loadImage() {
 func (d *deployment) sources() string {
 	d.t.Helper()
 	root := filepath.Join(d.t.TempDir(), "another path")
-	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller"} {
+	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller", "internal/xray/report", "internal/xray/loopreport"} {
 		if err := filepath.WalkDir(filepath.Join(d.ws.Root, part), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err

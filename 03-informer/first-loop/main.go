@@ -26,6 +26,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 func main() {
@@ -65,6 +67,7 @@ func run(ctx context.Context) error {
 	configMaps := factory.Core().V1().ConfigMaps()
 	c := &controller{client: client, lister: configMaps.Lister(), queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]())}
+	report.Loop(&c.queue, configMaps.Informer()) // for the X-ray of make web
 	enqueue := func(obj any) { c.enqueue(ctx, obj) }
 	registration, err := configMaps.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }, DeleteFunc: enqueue,

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	xray "github.com/k8s-go/workshop/internal/xray/report"
 )
 
 func main() {
@@ -61,6 +63,7 @@ func mirror(ctx context.Context, client kubernetes.Interface, namespace, until s
 	// you get the same informer: the same cache, the same watch.
 	configMaps := factory.Core().V1().ConfigMaps()
 	informer := configMaps.Informer()
+	xray.Informer(informer) // for the X-ray of make web
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 func main() {
@@ -73,7 +75,9 @@ func run(ctx context.Context) error {
 			fmt.Printf("%s deleted, last state v=%s\n", deleted.Name, deleted.Data["v"])
 		}
 	}
-	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	informer := factory.Core().V1().ConfigMaps().Informer()
+	report.Informer(informer) // for the X-ray of make web
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			name := obj.(*corev1.ConfigMap).Name
 			fmt.Println(name, "added")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/internal/xray/loopreport"
 )
 
 func main() {
@@ -62,7 +63,7 @@ func run(ctx context.Context, args []string) error {
 	defer stopRecording()
 	clients.Recorder = recorder
 
-	c, err := controller.New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen})
+	c, err := controller.New(clients, *namespace, *resync, clock.RealClock{}, loop.Options{Workers: *workers, Listen: *listen, Observer: loopreport.Observer()})
 	if err != nil {
 		return err
 	}

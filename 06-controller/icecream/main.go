@@ -21,6 +21,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/06-controller/icecream/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/internal/xray/loopreport"
 )
 
 func main() {
@@ -65,6 +66,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer stopRecording()
+	options.Observer = loopreport.Observer() // for the X-ray of make web
 	c, err := controller.New(client, sweets, recorder, *namespace, *image, *resync, options)
 	if err != nil {
 		return err

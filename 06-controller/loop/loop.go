@@ -66,9 +66,11 @@ type Loop struct {
 	synced    []cache.DoneChecker
 	ready     atomic.Bool
 	metrics   *metrics
+	working   atomic.Int64 // keys
 
-	mu     sync.Mutex
-	asleep map[cache.ObjectName]time.Time // the server has asked to be left alone until then
+	mu        sync.Mutex
+	asleep    map[cache.ObjectName]time.Time // the server has asked to be left alone until then
+	informers []cache.SharedIndexInformer
 }
 
 // New returns a loop that does nothing before Run. The name appears in metrics and logs.
@@ -79,6 +81,9 @@ func New(name string, reconcile Reconcile, options Options) *Loop {
 	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, time.Minute)
 	l.queue = workqueue.NewTypedRateLimitingQueueWithConfig(&observedLimiter{backoff, l},
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: name, MetricsProvider: l.metrics})
+	if i, ok := options.Observer.(Inspector); ok {
+		i.Inspect(l)
+	}
 	return l
 }
 
@@ -90,6 +95,9 @@ func (l *Loop) Watch(informer cache.SharedIndexInformer, handler cache.ResourceE
 		return fmt.Errorf("adding an event handler: %w", err)
 	}
 	l.synced = append(l.synced, registration.HasSyncedChecker())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.informers = append(l.informers, informer)
 	return nil
 }
 
@@ -179,6 +187,8 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	}
 
 	logger := klog.LoggerWithValues(klog.FromContext(work), "object", key)
+	l.working.Add(1)
+	defer l.working.Add(-1)
 	again, err := l.protected(klog.NewContext(work, logger), key)
 	l.metrics.reconciled(err)
 	if err == nil {
@@ -226,7 +236,10 @@ func (l *Loop) protected(ctx context.Context, key cache.ObjectName) (again time.
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
-	return l.reconcile(ctx, key)
+	if again, err = l.reconcile(ctx, key); err == nil && again == 0 {
+		l.Phase(key, "done")
+	}
+	return again, err
 }
 
 // sleep keeps a key away from the server until its Retry-After ends, whatever

@@ -198,6 +198,49 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
+// inspector keeps the loop that it was given.
+type inspector struct {
+	record
+	loop *Loop
+}
+
+func (i *inspector) Inspect(l *Loop) { i.loop = l }
+
+func TestAnInspectorSeesTheQueueAndTheWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		o := &inspector{}
+		l := New("test", func(context.Context, cache.ObjectName) (time.Duration, error) {
+			<-release
+			return 0, nil
+		}, Options{Observer: o})
+		if o.loop != l {
+			t.Fatal("the loop was not handed over")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Run(ctx) }()
+		l.Add(a, "")
+		synctest.Wait()
+		l.Add(b, "")
+		if s := l.State(); s.Waiting != 1 || s.Working != 1 || s.Workers != 1 {
+			t.Errorf("one waits, one is worked on: %+v", s)
+		}
+		close(release)
+		synctest.Wait()
+		if s := l.State(); s.Waiting != 0 || s.Working != 0 {
+			t.Errorf("all is done: %+v", s)
+		}
+		if last := o.steps[len(o.steps)-1]; last.Kind != Phase || last.What != "done" || last.Key != b {
+			t.Errorf("the last step is %+v", last)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestStopFinishesWhatIsInFlightAndBeginsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var finished []cache.ObjectName

@@ -13,13 +13,34 @@ type Observer interface {
 	Observe(Step)
 }
 
+// An Inspector is an Observer that also looks at a loop from time to time. New hands
+// the loop over.
+type Inspector interface {
+	Observer
+	Inspect(*Loop)
+}
+
+// A State is what a loop is like at one moment.
+type State struct {
+	Waiting, Working int // keys
+	Workers          int
+	Informers        []cache.SharedIndexInformer // those that Watch got
+}
+
+// State may be called at any time.
+func (l *Loop) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return State{Waiting: l.queue.Len(), Working: int(l.working.Load()), Workers: max(l.options.Workers, 1), Informers: l.informers}
+}
+
 // A Step is something that the loop, or the controller on it, has done.
 type Step struct {
 	Kind   Kind
 	Key    cache.ObjectName // the object in the queue; for Event the object that changed
 	Time   time.Time
 	Until  time.Time // for BackingOff
-	What   string    // the event, the phase's name or what was written
+	What   string    // the event, the phase's name ("done" for the last one) or what was written
 	Reason string    // why the key was queued, backs off or was written
 }
 

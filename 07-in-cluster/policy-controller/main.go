@@ -32,6 +32,8 @@ import (
 	healthcheckpolicy "github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	icecream "github.com/k8s-go/workshop/06-controller/icecream/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/internal/xray/loopreport"
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 type options struct {
@@ -43,7 +45,9 @@ type options struct {
 
 	lease lease
 
-	health, metrics, profiles string
+	health, metrics, profiles, xray string
+
+	reporter *report.Reporter // nil without xray
 
 	logFormat string
 	verbosity int
@@ -62,6 +66,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.health, "health-listen", "127.0.0.1:0", "the `address` of /healthz and /readyz")
 	flags.StringVar(&o.metrics, "metrics-listen", "127.0.0.1:0", "the `address` of /metrics, over HTTPS, for users whom the API server allows to get it")
 	flags.StringVar(&o.profiles, "pprof-listen", "", "a loopback `address` for /debug/pprof/ (default: no profiles)")
+	flags.StringVar(&o.xray, "xray-listen", "", "a loopback `address` where the X-ray of make web reads what the controllers do (default: none)")
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	flags.IntVar(&o.verbosity, "v", 0, "the `level` of the log; 4 for debugging")
 	flags.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -71,7 +76,10 @@ func parse(args []string) (options, error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q; -h lists the flags", flags.Arg(0))
 	}
-	return o, errors.Join(o.lease.validate(), loopback(o.profiles))
+	if o.xray != "" {
+		o.reporter = report.New()
+	}
+	return o, errors.Join(o.lease.validate(), loopback("pprof-listen", o.profiles), loopback("xray-listen", o.xray))
 }
 
 func main() {
@@ -183,7 +191,10 @@ type controllers struct {
 // newControllers makes both controllers, on one registry of metrics. Their workers
 // begin when the channel is closed. The returned function ends their Events.
 func newControllers(ctx context.Context, clients healthcheckpolicy.Clients, o options, begin <-chan struct{}) (_ controllers, stop func(), err error) {
-	options := loop.Options{Workers: o.workers, Begin: begin, Registry: prometheus.NewRegistry()}
+	options := loop.Options{Workers: o.workers, Begin: begin, Registry: prometheus.NewRegistry(), Observer: loopreport.Observer()}
+	if o.reporter != nil {
+		options.Observer = loopreport.For(o.reporter)
+	}
 
 	recorder, stopPolicies, err := loop.Recorder(ctx, clients.Core, "healthcheckpolicy")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // servers are what the process listens on.
 type servers struct{ running []*http.Server }
 
-// serve starts health, metrics and, if asked for, profiles. Each has an address of
+// serve starts health, metrics and, if asked for, profiles and what the X-ray reads. Each has an address of
 // its own, so that a NetworkPolicy or a Service can open one and not the others.
 func (o options) serve(ctx context.Context, config *rest.Config, c controllers, e *election) (_ *servers, err error) {
 	s := &servers{}
@@ -49,6 +49,11 @@ func (o options) serve(ctx context.Context, config *rest.Config, c controllers, 
 		prometheus.Gatherers{legacyregistry.DefaultGatherer, c.metrics}, promhttp.HandlerOpts{})))
 	if err := s.start(ctx, "metrics", o.metrics, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}}, metrics); err != nil {
 		return nil, err
+	}
+	if o.reporter != nil {
+		if err := s.start(ctx, "xray", o.xray, nil, o.reporter); err != nil {
+			return nil, err
+		}
 	}
 	if o.profiles == "" {
 		return s, nil
@@ -128,16 +133,16 @@ func selfSigned() (tls.Certificate, error) {
 
 // loopback refuses an address that other machines can reach: profiles show what is
 // in memory, and cost time.
-func loopback(address string) error {
+func loopback(flag, address string) error {
 	if address == "" {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("-pprof-listen: %w", err)
+		return fmt.Errorf("-%s: %w", flag, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("-pprof-listen %s: only a loopback address, such as 127.0.0.1:6060, is allowed", address)
+		return fmt.Errorf("-%s %s: only a loopback address, such as 127.0.0.1:6060, is allowed", flag, address)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -63,6 +64,27 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }), 2)
 }
 
+// testBrowser clicks through the page of make web in a real browser.
+func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	browser := findBrowser()
+	if browser == nil {
+		return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		return execute(ctx, ws, append(c.Environ(), browser...), "go", "test", "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
+	})
+}
+
+// findBrowser returns the variable that names a browser to tests, if there is one.
+func findBrowser() []string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if browser, err := exec.LookPath(name); err == nil {
+			return []string{"WORKSHOP_BROWSER=" + browser}
+		}
+	}
+	return nil
+}
+
 // chaos plays every fault to the controllers of step 06, on a cluster of its own:
 // for so many seeds, or for one that is given. Or it ends the leader of step 07 that
 // many times.
@@ -109,7 +131,7 @@ func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		}
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
-		return execute(ctx, ws, c.Environ(), "go", args...)
+		return execute(ctx, ws, append(c.Environ(), findBrowser()...), "go", args...)
 	})
 }
 

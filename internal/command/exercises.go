@@ -369,46 +369,15 @@ func solution(ctx context.Context, ws workspace.Workspace, args []string) error 
 	return nil
 }
 
-// A taskProgress is one task in the list of make progress.
-type taskProgress struct {
-	Task    string     `json:"task"` // "3.2"
-	Name    string     `json:"name"`
-	Title   string     `json:"title"`
-	Minutes int        `json:"minutes"`
-	State   string     `json:"state"` // "not begun", "begun" or "passed"
-	Begun   *time.Time `json:"begun,omitempty"`
-	Passed  *time.Time `json:"passed,omitempty"`
-	Checks  int        `json:"checks"`
-	Hints   int        `json:"hints"`
-	Mistake string     `json:"mistake,omitempty"` // of the last check
-}
-
 // showProgress shows what is done in all steps.
 func showProgress(_ context.Context, ws workspace.Workspace, args []string) error {
 	tasks, err := exercise.All(ws)
 	if err != nil {
 		return err
 	}
-	list := []taskProgress{}
-	passed := 0
-	for _, t := range tasks {
-		s, err := t.State(ws)
-		if err != nil {
-			return err
-		}
-		p := taskProgress{Task: t.ID(), Name: t.Name, Title: t.Title, Minutes: t.Minutes, State: "not begun",
-			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake}
-		if t.Begun(ws) {
-			p.State = "begun"
-			if !s.Begun.IsZero() {
-				p.Begun = &s.Begun
-			}
-		}
-		if s.Passed != nil {
-			p.State = "passed"
-			passed++
-		}
-		list = append(list, p)
+	list, err := exercise.ProgressOf(ws, tasks)
+	if err != nil {
+		return err
 	}
 	if parseVariables(args).json {
 		encoder := json.NewEncoder(os.Stdout)
@@ -417,7 +386,11 @@ func showProgress(_ context.Context, ws workspace.Workspace, args []string) erro
 	}
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tMINUTES\tTITLE")
+	passed := 0
 	for _, p := range list {
+		if p.Passed != nil {
+			passed++
+		}
 		state := p.State
 		switch {
 		case p.Mistake != "" && p.Passed != nil:

@@ -18,7 +18,7 @@ import (
 )
 
 // verify checks that what belongs together agrees: every go.mod with the code,
-// generated code with the types, and the documents with the tree.
+// generated code with the types, the documents with the tree, and what is vendored with its checksums.
 func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	var errs []error
 	modules, err := filepath.Glob(filepath.Join(ws.Root, "scripts", "*", "go.mod"))
@@ -31,11 +31,11 @@ func verify(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there: %w", mod, err))
 		}
 	}
-	errs = append(errs, verifyGenerated(ctx, ws), verifyDocuments(ws))
+	errs = append(errs, verifyGenerated(ctx, ws), verifyDocuments(ws), verifyVendored(ws))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Println("ok  modules, generated code and documents")
+	fmt.Println("ok  modules, generated code, documents and vendored files")
 	return nil
 }
 

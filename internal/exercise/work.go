@@ -67,6 +67,44 @@ func (t Task) SetState(ws workspace.Workspace, s State) error {
 	return os.Rename(path+".new", path)
 }
 
+// A Progress is one task in the list of make progress.
+type Progress struct {
+	Task    string     `json:"task"` // "3.2"
+	Name    string     `json:"name"`
+	Title   string     `json:"title"`
+	Minutes int        `json:"minutes"`
+	State   string     `json:"state"` // "not begun", "begun" or "passed"
+	Begun   *time.Time `json:"begun,omitempty"`
+	Passed  *time.Time `json:"passed,omitempty"`
+	Checks  int        `json:"checks"`
+	Hints   int        `json:"hints"`
+	Mistake string     `json:"mistake,omitempty"` // of the last check
+}
+
+// ProgressOf returns what a learner has done of these tasks.
+func ProgressOf(ws workspace.Workspace, tasks []Task) ([]Progress, error) {
+	list := []Progress{}
+	for _, t := range tasks {
+		s, err := t.State(ws)
+		if err != nil {
+			return nil, err
+		}
+		p := Progress{Task: t.ID(), Name: t.Name, Title: t.Title, Minutes: t.Minutes, State: "not begun",
+			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake}
+		if t.Begun(ws) {
+			p.State = "begun"
+			if !s.Begun.IsZero() {
+				p.Begun = &s.Begun
+			}
+		}
+		if s.Passed != nil {
+			p.State = "passed"
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
 // Begin writes the files with which a learner begins.
 func (t Task) Begin(ws workspace.Workspace) error {
 	if t.Begun(ws) {

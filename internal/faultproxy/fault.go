@@ -383,17 +383,29 @@ func (p *Proxy) passed(x *exchange, e Event) {
 	p.tell(Observation{Moment: EventPassed, Event: e}, x)
 }
 
+// meta is what the proxy reads of an object.
+type meta struct {
+	Kind     string
+	Metadata struct{ Namespace, Name, ResourceVersion string }
+}
+
 func parse(line []byte) (Event, error) {
 	var event struct {
 		Type   string
 		Object struct {
-			Kind     string
-			Metadata struct{ Namespace, Name, ResourceVersion string }
+			meta
+			Rows []struct{ Object meta } // of a Table, as kubectl get asks for
 		}
 	}
 	if err := json.Unmarshal(line, &event); err != nil {
 		return Event{}, fmt.Errorf("the server's watch is not JSON: %w", err)
 	}
-	o := event.Object
+	o := event.Object.meta
+	if rows := event.Object.Rows; len(rows) > 0 && o.Metadata.Name == "" {
+		version := o.Metadata.ResourceVersion
+		if o = rows[0].Object; o.Metadata.ResourceVersion == "" {
+			o.Metadata.ResourceVersion = version
+		}
+	}
 	return Event{Type: event.Type, Kind: o.Kind, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, ResourceVersion: o.Metadata.ResourceVersion}, nil
 }

@@ -51,6 +51,7 @@ type Proxy struct {
 	mu        sync.Mutex
 	listener  net.Listener // nil while the server is made unreachable
 	conns     map[net.Conn]struct{}
+	connected func(remote string)
 	lastID    int
 	open      map[*exchange]struct{}
 	ended     ring
@@ -183,7 +184,18 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	l.p.conns[c] = struct{}{}
+	if l.p.connected != nil {
+		l.p.connected(c.RemoteAddr().String())
+	}
 	return c, nil
+}
+
+// OnConnect has f called with the address of each client that connects, before
+// anything is read from it. f must neither block nor call the proxy.
+func (p *Proxy) OnConnect(f func(remote string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.connected = f
 }
 
 // tcp returns the connection below TLS, which Accept has seen.

@@ -19,6 +19,8 @@ func TestRemembersTheLastAndWhatIsOpen(t *testing.T) {
 		if _, _, err := do(t, p, "GET", fmt.Sprintf("%s/p%d", pods, i)); err != nil {
 			t.Fatal(err)
 		}
+		// The client has its answer a moment before the request is a part of the past.
+		eventually(t, "only the watch is under way", func() bool { return len(p.underWay()) == 1 })
 	}
 	recorded := func() (verbs string, forgotten int) {
 		found, forgotten := p.Requests(Match{})

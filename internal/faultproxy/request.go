@@ -17,6 +17,7 @@ type Request struct {
 	Namespace string
 	Name      string
 	UserAgent string
+	Remote    string // the client's address and port
 	Path      string
 	Query     string
 
@@ -64,7 +65,7 @@ func (r Request) String() string {
 }
 
 func describe(r *http.Request) Request {
-	req := Request{UserAgent: r.UserAgent(), Path: r.URL.Path, Query: r.URL.RawQuery, Started: time.Now(), Verb: strings.ToLower(r.Method)}
+	req := Request{UserAgent: r.UserAgent(), Remote: r.RemoteAddr, Path: r.URL.Path, Query: r.URL.RawQuery, Started: time.Now(), Verb: strings.ToLower(r.Method)}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch { // leave what comes after the version
 	case parts[0] == "api" && len(parts) > 2:

@@ -32,8 +32,9 @@ func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s work
 	return p.Run(ctx, ws, c, s, show, update)
 }
 
-// Run is the function Run for the person who has this prefix.
-func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
+// Run is the function Run for the person who has this prefix. The lesson's shell
+// has environ in addition.
+func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (readme.Summary, error) {
 	if update && p != "" {
 		return readme.Summary{}, fmt.Errorf("a README is written for everybody: unset %s", PrefixVariable)
 	}
@@ -44,7 +45,7 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	if err := p.remove(ctx, c, s); err != nil {
 		return readme.Summary{}, err
 	}
-	env := append(workspace.Without(c.Environ(), PrefixVariable), p.Environ())
+	env := append(append(workspace.Without(c.Environ(), PrefixVariable), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
 	summary, err := runner.Run(ctx, file)
 	if err != nil {

@@ -35,6 +35,10 @@ type Cmd struct {
 	// Session gives it a session of its own as well. All that it starts stays in
 	// there, also what makes itself a process group; see Process.Left.
 	Session bool
+
+	// Terminal is the controlling terminal of that session, and takes the place of
+	// In, Out and Err.
+	Terminal *os.File
 }
 
 // String is what an error calls the command: its name and its first argument.
@@ -125,6 +129,10 @@ func Start(ctx context.Context, c Cmd) (*Process, error) {
 		p.exec.Stderr = p.stderr
 	}
 	p.exec.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.Session, Setsid: c.Session} // a new session is a new group, too
+	if c.Terminal != nil {
+		p.exec.Stdin, p.exec.Stdout, p.exec.Stderr = c.Terminal, c.Terminal, c.Terminal
+		p.exec.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	}
 	p.exec.WaitDelay = drain
 	if err := p.exec.Start(); err != nil {
 		return nil, &Error{Cmd: c, Err: err}

@@ -1,8 +1,10 @@
 package readme
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -98,8 +100,9 @@ func withoutChance(got []string) []string {
 	return slices.DeleteFunc(slices.Clone(got), atStop.MatchString)
 }
 
-// match reports whether the output is what the lesson expects.
-func match(want, got []string) bool {
+// compare reports whether the output is what the lesson expects, and how many
+// lines of each agree at least: where to look if it is not.
+func compare(want, got []string) (wanted, gotten int, ok bool) {
 	lines := expected(want)
 	got = withoutChance(got)
 	// Where a line does not match, the last "..." leaves out one line more. An
@@ -107,6 +110,9 @@ func match(want, got []string) bool {
 	dots, resume := -1, 0
 	i, j := 0, 0
 	for j < len(got) {
+		if i > wanted {
+			wanted, gotten = i, j
+		}
 		switch {
 		case i < len(lines) && lines[i].dots():
 			dots, resume = i, j
@@ -118,13 +124,40 @@ func match(want, got []string) bool {
 			resume++
 			i, j = dots+1, resume
 		default:
-			return false
+			return wanted, gotten, false
 		}
+	}
+	if i > wanted {
+		wanted, gotten = i, j
 	}
 	for i < len(lines) && lines[i].dots() {
 		i++
 	}
-	return i == len(lines)
+	return wanted, gotten, i == len(lines)
+}
+
+// Difference says in a line or two where the output of a command and its exit
+// code are not what the lesson expects. It is empty if they are.
+func (c Command) Difference(got []string, exitCode int) string {
+	got = withoutChance(got) // so that gotten is an index of it
+	wanted, gotten, ok := compare(c.Want, got)
+	line := func(lines []string, i int) string {
+		if i >= len(lines) {
+			return "the end of the output"
+		}
+		// A line may be a megabyte of JSON.
+		if text := []rune(lines[i]); len(text) > 200 {
+			return strconv.Quote(string(text[:200])) + " and so on"
+		}
+		return strconv.Quote(lines[i])
+	}
+	switch {
+	case !ok:
+		return fmt.Sprintf("Line %d: the lesson expects %s, and the command printed %s.", gotten+1, line(c.Want, wanted), line(got, gotten))
+	case exitCode != c.ExitCode:
+		return fmt.Sprintf("The lesson expects exit status %d, and the command ended with %d.", c.ExitCode, exitCode)
+	}
+	return ""
 }
 
 // What an edit of an expected output costs. Only the order matters: a line that

@@ -132,12 +132,12 @@ func TestMatch(t *testing.T) {
 		{"a watch that something else cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "connection reset by peer") + "\nb", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := match(strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")); got != tc.match {
+			if _, _, got := compare(strings.Split(tc.want, "\n"), strings.Split(tc.got, "\n")); got != tc.match {
 				t.Errorf("match(%q, %q) = %v, want %v", tc.want, tc.got, got, tc.match)
 			}
 		})
 	}
-	if match(nil, []string{"surprise"}) {
+	if _, _, ok := compare(nil, []string{"surprise"}); ok {
 		t.Error("output where none is expected was accepted")
 	}
 }
@@ -150,7 +150,7 @@ func TestMatchIsQuick(t *testing.T) {
 		want = append(want, "...", "<word>")
 	}
 	want = append(want, "...", "the end")
-	if match(want, slices.Repeat([]string{"word"}, 2000)) {
+	if _, _, ok := compare(want, slices.Repeat([]string{"word"}, 2000)); ok {
 		t.Error("matches without the last line")
 	}
 }
@@ -181,7 +181,7 @@ func TestRewrite(t *testing.T) {
 			if diff := cmp.Diff(strings.Split(tc.result, "\n"), result); diff != "" {
 				t.Errorf("rewritten (-want +got):\n%s", diff)
 			}
-			if !match(result, got) {
+			if _, _, ok := compare(result, got); !ok {
 				t.Errorf("what was rewritten, %q, does not match %q", result, got)
 			}
 		})
@@ -410,5 +410,30 @@ func TestUpdateExcerpts(t *testing.T) {
 		if string(after) != want || (summary.Updated == 1) != update {
 			t.Errorf("update %v: %d updated:\n%s", update, summary.Updated, after)
 		}
+	}
+}
+
+func TestDifference(t *testing.T) {
+	c := Command{Want: []string{"one", "...", "<uid>", "end"}, ExitCode: 2}
+	const uid = "0b1f9f5e-7c0e-4c53-9a55-2f4f0c1f3a11"
+	for _, tc := range []struct {
+		got  string
+		exit int
+		want string
+	}{
+		{"one " + uid + " end", 2, ""},
+		{"one x y " + uid + " end", 2, ""},
+		{"one " + uid + " end", 0, "The lesson expects exit status 2, and the command ended with 0."},
+		{"two", 2, `Line 1: the lesson expects "one", and the command printed "two".`},
+		{"", 2, `Line 1: the lesson expects "one", and the command printed the end of the output.`},
+		{"one " + uid, 2, `Line 3: the lesson expects "end", and the command printed the end of the output.`},
+		{"one " + uid + " " + strings.Repeat("x", 1000), 2, `Line 3: the lesson expects "end", and the command printed "` + strings.Repeat("x", 200) + `" and so on.`},
+	} {
+		if got := c.Difference(strings.Fields(tc.got), tc.exit); got != tc.want {
+			t.Errorf("%q and exit status %d: %s\nwant %s", tc.got, tc.exit, got, tc.want)
+		}
+	}
+	if got := (Command{}).Difference([]string{"surprise"}, 0); got != `Line 1: the lesson expects the end of the output, and the command printed "surprise".` {
+		t.Errorf("no output is expected: %s", got)
 	}
 }

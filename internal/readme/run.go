@@ -117,7 +117,7 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 			if err != nil {
 				return summary, fmt.Errorf("%s:%d: $ %s: %w", path, c.Line, c.Text, err)
 			}
-			if exit == c.ExitCode && match(c.Want, got) {
+			if c.Difference(got, exit) == "" {
 				continue
 			}
 			if !r.Update {
@@ -162,9 +162,9 @@ var theirs = []string{
 	"LANG", "LANGUAGE", "GREP_OPTIONS", "CURL_HOME", "KUBECTL_EXTERNAL_DIFF", "KUBERC", "WORKSHOP_NAMESPACE",
 }
 
-// environment returns env without what is theirs, with dir for temporary files
-// and for the ~/.curlrc that curl finds.
-func environment(env []string, dir string) []string {
+// Environment returns the environment of a lesson's shell: env without what is
+// theirs, with dir for temporary files and for the ~/.curlrc that curl finds.
+func Environment(env []string, dir string) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(theirs, name) || strings.HasPrefix(name, "LC_") || strings.HasPrefix(name, "BASH_FUNC_")
@@ -197,7 +197,7 @@ func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error)
 	out, output := io.Pipe()
 	ctx, s.stop = context.WithCancel(ctx)
 	s.process, err = proc.Start(ctx, proc.Cmd{
-		Path: "bash", Args: []string{"--noprofile", "--norc"}, Dir: r.Dir, Env: environment(r.Env, s.dir),
+		Path: "bash", Args: []string{"--noprofile", "--norc"}, Dir: r.Dir, Env: Environment(r.Env, s.dir),
 		In: in, Out: output, Err: output,
 		Signal: syscall.SIGTERM, Grace: 2 * time.Second, // bash runs its EXIT trap
 	})

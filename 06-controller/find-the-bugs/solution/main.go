@@ -28,6 +28,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/informers/externalversions"
 	icecreamlisters "github.com/k8s-go/workshop/05-crd-go/pkg/generated/listers/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 func main() {
@@ -76,6 +77,7 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		client: client, sweets: sweets, icecreams: icecreams.Lister(), deployments: deployments.GetIndexer(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]()),
 	}
+	report.Loop(&c.queue, icecreams.Informer(), deployments) // for the X-ray of make web
 	if err := deployments.AddIndexers(cache.Indexers{byOwner: func(obj any) ([]string, error) {
 		if owner := metav1.GetControllerOfNoCopy(obj.(*appsv1.Deployment)); owner != nil {
 			return []string{string(owner.UID)}, nil

@@ -1,0 +1,229 @@
+package web
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/chroma/v2"
+	"github.com/alecthomas/chroma/v2/lexers"
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/renderer"
+	markdown "github.com/yuin/goldmark/renderer/html"
+	"github.com/yuin/goldmark/util"
+
+	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// lessons are the READMEs of the steps, as the person with this prefix reads them.
+type lessons struct {
+	ws     workspace.Workspace
+	prefix lesson.Prefix
+}
+
+type lessonPage struct {
+	Step  int    `json:"step"`
+	Title string `json:"title"`
+	HTML  string `json:"html"`
+}
+
+func (l lessons) steps() (any, error) {
+	steps, err := l.ws.Steps()
+	if err != nil {
+		return nil, err
+	}
+	rows := []map[string]any{}
+	for _, s := range steps {
+		rows = append(rows, map[string]any{"step": s.Number, "dir": s.Name, "title": s.Title})
+	}
+	return rows, nil
+}
+
+func (l lessons) read(step string) (s workspace.Step, source []byte, doc readme.Document, err error) {
+	if s, err = l.ws.Step(step); err != nil {
+		return s, nil, doc, problem{http.StatusNotFound, err}
+	}
+	file, err := l.prefix.README(l.ws, s)
+	if err != nil {
+		return s, nil, doc, problem{http.StatusConflict, err}
+	}
+	if source, err = os.ReadFile(file); err != nil {
+		return s, nil, doc, err
+	}
+	if doc, err = readme.Parse(source); err != nil {
+		err = fmt.Errorf("%s: %w", file, err)
+	}
+	return s, source, doc, err
+}
+
+// command returns a command of a lesson. Blocks and commands count from 1.
+func (l lessons) command(step, block, command int) (c readme.Command, err error) {
+	_, _, doc, err := l.read(strconv.Itoa(step))
+	if err != nil {
+		return c, err
+	}
+	if block < 1 || block > len(doc.Blocks) || command < 1 || command > len(doc.Blocks[block-1].Commands) {
+		return c, fmt.Errorf("step %d has no command %d in a block %d", step, command, block)
+	}
+	return doc.Blocks[block-1].Commands[command-1], nil
+}
+
+func (l lessons) lesson(step string) (any, error) {
+	s, source, doc, err := l.read(step)
+	if err != nil {
+		return nil, err
+	}
+	r := &lessonRenderer{s, doc.Blocks}
+	md := goldmark.New(
+		goldmark.WithExtensions(extension.GFM),
+		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
+		// The lessons use <details>. What a clone holds is run anyway.
+		goldmark.WithRendererOptions(markdown.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(r, 100))),
+	)
+	var b bytes.Buffer
+	if err := md.Convert(source, &b); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.README(), err)
+	}
+	return lessonPage{s.Number, s.Title, b.String()}, nil
+}
+
+// A lessonRenderer renders what a lesson has that other documents do not have.
+type lessonRenderer struct {
+	step   workspace.Step
+	blocks []readme.Block
+}
+
+func (r *lessonRenderer) RegisterFuncs(reg renderer.NodeRendererFuncRegisterer) {
+	reg.Register(ast.KindFencedCodeBlock, r.code)
+	reg.Register(ast.KindLink, r.link)
+}
+
+func (r *lessonRenderer) code(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+	if !entering {
+		return ast.WalkContinue, nil
+	}
+	n := node.(*ast.FencedCodeBlock)
+	language, text := string(n.Language(source)), string(n.Lines().Value(source))
+	if n.Lines().Len() == 0 {
+		return ast.WalkSkipChildren, nil
+	}
+	switch language {
+	case "console":
+		line := bytes.Count(source[:n.Lines().At(0).Start], []byte("\n"))
+		for i, block := range r.blocks {
+			if block.Line == line {
+				return ast.WalkSkipChildren, r.console(w, i+1, block)
+			}
+		}
+		return ast.WalkStop, fmt.Errorf("line %d: the runner does not know this block", line)
+	case "mermaid":
+		_, err := fmt.Fprintf(w, "<figure class=\"diagram\">%s</figure>\n", diagram(text))
+		return ast.WalkSkipChildren, err
+	}
+	highlighted, err := highlight(language, "", text)
+	if err != nil {
+		return ast.WalkStop, err
+	}
+	_, err = fmt.Fprintf(w, "<pre class=\"code\"><code>%s</code></pre>\n", strings.Join(highlighted, ""))
+	return ast.WalkSkipChildren, err
+}
+
+// console renders the commands of a block, each with what it prints.
+func (r *lessonRenderer) console(w util.BufWriter, number int, block readme.Block) error {
+	for i, c := range block.Commands {
+		highlighted, err := highlight("bash", "", c.Text)
+		if err != nil {
+			return err
+		}
+		if block.ByHand {
+			fmt.Fprintf(w, "<div class=\"by-hand\"><pre><code>%s</code></pre></div>\n", strings.Join(highlighted, ""))
+		} else {
+			fmt.Fprintf(w, "<div class=\"run\" data-step=\"%d\" data-block=\"%d\" data-command=\"%d\"><button type=\"button\" class=\"run-button\">Run</button>"+
+				"<pre><code>%s</code></pre><div class=\"outcome\" hidden></div></div>\n", r.step.Number, number, i+1, strings.Join(highlighted, ""))
+		}
+		want := strings.Join(c.Want, "\n")
+		if c.ExitCode != 0 {
+			want = strings.TrimLeft(want+fmt.Sprintf("\n[exit status %d]", c.ExitCode), "\n")
+		}
+		if want != "" {
+			fmt.Fprintf(w, "<pre class=\"expected\">%s</pre>\n", html.EscapeString(want))
+		}
+	}
+	return nil
+}
+
+var (
+	lineFragment = regexp.MustCompile(`^L(\d+)`)
+	lessonFile   = regexp.MustCompile(`^0*(\d+)-[a-z-]+/README\.md$`)
+)
+
+// link makes of a link to a file of the clone one that the page opens beside the lesson.
+func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+	if !entering {
+		_, err := w.WriteString("</a>")
+		return ast.WalkContinue, err
+	}
+	target, fragment, _ := strings.Cut(string(node.(*ast.Link).Destination), "#")
+	file := path.Join(r.step.Name, target)
+	attributes := ""
+	switch {
+	case strings.Contains(target, ":"):
+		attributes = fmt.Sprintf(`href="%s" target="_blank" rel="noopener noreferrer"`, html.EscapeString(string(node.(*ast.Link).Destination)))
+	case target == "":
+		attributes = fmt.Sprintf(`href="#%s"`, html.EscapeString(fragment))
+	case filepath.IsLocal(file):
+		attributes = fmt.Sprintf(`class="file" data-path="%s"`, html.EscapeString(file))
+		if m := lineFragment.FindStringSubmatch(fragment); m != nil {
+			attributes += fmt.Sprintf(` data-line="%s"`, m[1])
+		}
+		href := "/api/file?path=" + url.QueryEscape(file)
+		if m := lessonFile.FindStringSubmatch(file); m != nil {
+			href = "/?step=" + m[1]
+		}
+		attributes += fmt.Sprintf(` href="%s"`, href)
+	}
+	_, err := fmt.Fprintf(w, "<a %s>", attributes)
+	return ast.WalkContinue, err
+}
+
+// highlight returns the lines of a text as HTML, in the language of that name or of
+// that file. It writes classes, and the page's style sheet has their colours.
+func highlight(language, file, text string) ([]string, error) {
+	lexer := lexers.Get(language)
+	if file != "" {
+		lexer = lexers.Match(file)
+	}
+	if lexer == nil {
+		lexer = lexers.Fallback
+	}
+	tokens, err := chroma.Coalesce(lexer).Tokenise(nil, text)
+	if err != nil {
+		return nil, fmt.Errorf("highlighting %s%s: %w", language, file, err)
+	}
+	var lines []string
+	for _, line := range chroma.SplitTokensIntoLines(tokens.Tokens()) {
+		var b strings.Builder
+		for _, token := range line {
+			text := html.EscapeString(token.Value)
+			if class := chroma.StandardTypes[token.Type]; class != "" {
+				text = fmt.Sprintf("<span class=\"%s\">%s</span>", class, text)
+			}
+			b.WriteString(text)
+		}
+		lines = append(lines, b.String())
+	}
+	return lines, nil
+}

@@ -1,0 +1,86 @@
+// What every part of the page uses: elements, requests to the server, what is remembered.
+
+export const $ = (selector, root = document) => root.querySelector(selector);
+
+// h makes an element. What begins with on is a listener, class and data-* are attributes, and
+// the rest are properties or attributes.
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else if (name in element && name !== 'list') element[name] = value;
+    else element.setAttribute(name === 'className' ? 'class' : name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// keyed makes a container's children those of a list, and keeps the element of each key, so
+// that focus and animations survive an update.
+export function keyed(container, list, key, make, update = () => {}) {
+  const old = container.keyedElements ?? new Map();
+  const now = new Map();
+  let previous = null;
+  for (const value of list) {
+    const k = key(value);
+    const element = old.get(k) ?? make(value);
+    update(element, value);
+    now.set(k, element);
+    const place = previous ? previous.nextSibling : container.firstChild;
+    if (place !== element) container.insertBefore(element, place);
+    previous = element;
+  }
+  for (const [k, element] of old) if (!now.has(k)) element.remove();
+  container.keyedElements = now;
+}
+
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+// api asks the server, and throws what the server says when it refuses.
+export async function api(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Error('The workshop does not answer. Run make web again, and open the address that it prints.');
+  }
+  const text = await response.text();
+  if (response.status === 401 || response.status === 403) {
+    throw new Error('This page has no valid session. Open the address that make web has printed.');
+  }
+  if (!response.ok) throw new Error(text.trim() || `The server answers ${response.status} to ${path}.`);
+  return text ? JSON.parse(text) : null;
+}
+
+export const post = (path, body) => api(path, {
+  method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body ?? {}),
+});
+
+export const socketURL = (path) => `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${path}`;
+
+// tell shows a line at the top of the page; announce only says it to a screen reader.
+export function tell(text, isError = false) {
+  const status = $('#status');
+  setText(status, text);
+  status.classList.toggle('error', isError);
+}
+export const tellError = (error) => tell(error.message, true);
+export const announce = (text) => setText($('#announce'), text);
+
+// Settings outlive a reload. A browser that stores nothing loses only that.
+export const settings = {
+  get(name, fallback) {
+    try {
+      return JSON.parse(localStorage.getItem(`workshop.${name}`)) ?? fallback;
+    } catch {
+      return fallback;
+    }
+  },
+  set(name, value) {
+    try {
+      localStorage.setItem(`workshop.${name}`, JSON.stringify(value));
+    } catch { /* then the setting lasts until the next load */ }
+  },
+};

@@ -1,0 +1,266 @@
+// What the X-ray knows: the last items that passed, the state that follows from them, and time,
+// which can be stopped, stepped and played back.
+import { api, socketURL } from './dom.js';
+
+const kept = 10000;
+const spare = 1000; // so many more are kept, and then forgotten at once
+
+// State is what follows from a sequence of items. It is plain data, so that it can be copied.
+export function newState() {
+  return { programs: new Map(), open: new Map(), requests: [], buttons: [], now: 0, rates: [], missed: 0, counting: false };
+}
+
+export const programKey = (item) => `${item.program ?? ''} ${item.pid ?? ''}`.trim();
+
+function programOf(state, item) {
+  const key = programKey(item) || 'unknown';
+  let program = state.programs.get(key);
+  if (!program) {
+    program = { key, requests: 0, failed: 0, events: 0, reports: false, missed: 0, caches: [], queue: null, workers: 0, keys: new Map(), versions: new Map() };
+    state.programs.set(key, program);
+    limit(state.programs, 100);
+  }
+  program.last = item.t;
+  return program;
+}
+
+function limit(map, size) {
+  for (const key of map.keys()) {
+    if (map.size <= size) return;
+    map.delete(key);
+  }
+}
+
+export const isWatch = (request) => request.verb.startsWith('watch');
+const larger = (a, b) => (a?.length === b?.length ? a > b : (a?.length ?? 0) > (b?.length ?? 0)) ? a : b;
+
+function begin(state, item) {
+  const request = { ...item, began: item.t, ended: 0, code: 0, took: 0, events: 0, faults: [], dots: [], last: '' };
+  state.open.set(item.id, request);
+  state.requests.push(request);
+  if (state.requests.length > 400) state.requests.splice(0, 100);
+  const program = programOf(state, item);
+  program.requests++;
+  return request;
+}
+
+export function apply(state, item) {
+  state.now = Math.max(state.now, item.t); // a program reports a little later what it has done
+  const program = item.kind === 'counts' || item.kind === 'button' ? null : programOf(state, item);
+  switch (item.kind) {
+    case 'counts':
+      state.counting = item.isCounted;
+      state.missed += item.missed;
+      state.rates.push([item.t, item.counts]);
+      while (state.rates[0][0] < item.t - 1000) state.rates.shift();
+      if (item.open) followOpen(state, item);
+      break;
+    case 'begun':
+      if (!state.open.has(item.id)) begin(state, item);
+      break;
+    case 'event': {
+      const watch = state.open.get(item.id);
+      program.events++;
+      if (item.resourceVersion) {
+        const resource = item.resource ?? watch?.resource;
+        program.versions.set(resource, larger(item.resourceVersion, program.versions.get(resource) ?? ''));
+        limit(program.versions, 50);
+      }
+      if (!watch) break;
+      watch.events++;
+      watch.dots.push({ t: item.t, type: item.type, object: item.object, fault: item.fault });
+      if (item.object) watch.last = `${item.type} ${item.object}`;
+      if (watch.dots.length > 150) watch.dots.splice(0, 50);
+      break;
+    }
+    case 'fault': {
+      const request = state.open.get(item.id) ?? state.requests.findLast(({ id }) => id === item.id);
+      if (!request) break;
+      request.faults.push(item.fault);
+      request.dots.push({ t: item.t, type: 'FAULT', fault: item.fault });
+      request.last = [item.fault, item.type, item.object].filter(Boolean).join(' ');
+      break;
+    }
+    case 'ended': {
+      const request = state.open.get(item.id) ?? begin(state, item);
+      Object.assign(request, { ended: item.t, code: item.code ?? 0, took: item.took ?? 0 });
+      if (item.fault && !request.faults.includes(item.fault)) request.faults.push(item.fault);
+      if (request.code >= 400) program.failed++;
+      state.open.delete(item.id);
+      break;
+    }
+    case 'program':
+      program.reports = item.what !== 'ended';
+      program.missed += item.missed ?? 0;
+      break;
+    case 'button':
+      state.buttons.push({ t: item.t, what: item.what });
+      if (state.buttons.length > 20) state.buttons.shift();
+      break;
+    case 'state':
+      program.reports = true;
+      for (const field of ['caches', 'queue', 'workers']) if (item[field] !== undefined) program[field] = item[field];
+      break;
+    case 'step':
+      program.reports = true;
+      follow(program, item);
+  }
+}
+
+// While more items pass than can be shown, the server names only the open watches.
+function followOpen(state, item) {
+  const named = new Set();
+  for (const watch of item.open) {
+    named.add(watch.id);
+    const known = state.open.get(watch.id) ?? begin(state, { verb: 'watch', ...watch, t: item.t });
+    known.events = Math.max(known.events, watch.events ?? 0);
+  }
+  for (const [id, request] of state.open) {
+    if (!named.has(id) && (isWatch(request) || request.began < item.t - 60000)) state.open.delete(id);
+  }
+}
+
+// follow moves a key on its way from the event through the queue to the write.
+function follow(program, item) {
+  const key = program.keys.get(item.key) ?? { key: item.key, trail: [] };
+  program.keys.delete(item.key); // and last again, so that the oldest is forgotten first
+  program.keys.set(item.key, key);
+  limit(program.keys, 500);
+  key.trail.push(item);
+  if (key.trail.length > 60) key.trail.splice(0, 20);
+  const state = { event: 'event', queued: 'queued', phase: 'working', write: 'working', 'backing off': 'backing off' }[item.step];
+  key.state = item.step === 'phase' && item.what === 'done' ? 'done' : state ?? item.step;
+  key.what = item.what ?? '';
+  key.until = item.until ?? 0;
+  key.since = item.t;
+}
+
+// Recording holds the last items and the state at any of them.
+export class Recording {
+  constructor() {
+    this.items = [];
+    this.base = newState(); // the state before the first item that is kept
+    this.live = newState();
+    this.shown = this.live;
+    this.mode = 'live';
+    this.position = 0; // so many items are in the shown state, unless it is live
+    this.end = 0; // where playing back ends
+    this.isFile = false;
+  }
+
+  add(item) {
+    this.items.push(item);
+    apply(this.live, item);
+    if (this.items.length <= kept + spare) return;
+    for (const old of this.items.splice(0, spare)) apply(this.base, old);
+    this.position = Math.max(0, this.position - spare);
+    this.end = Math.max(0, this.end - spare);
+  }
+
+  open(items) {
+    Object.assign(this, new Recording(), { isFile: true });
+    for (const item of items.slice(-kept)) this.add(item);
+    this.seek(this.items.length);
+  }
+
+  seek(position) {
+    this.mode = 'stopped';
+    this.position = Math.min(this.items.length, Math.max(0, position));
+    this.shown = structuredClone(this.base);
+    for (let i = 0; i < this.position; i++) apply(this.shown, this.items[i]);
+  }
+
+  // step goes to the next or the previous item that is more than a count.
+  step(by) {
+    let to = (this.mode === 'live' ? this.items.length : this.position) + by;
+    while (to > 0 && to < this.items.length && this.items[to - 1].kind === 'counts') to += by;
+    this.seek(to);
+  }
+
+  play() {
+    if (this.mode === 'live' || this.position >= this.items.length) this.seek(0);
+    this.mode = 'playing';
+    this.end = this.items.length; // more may come meanwhile
+    this.startedAt = performance.now();
+    this.startedFrom = this.items[this.position]?.t ?? 0;
+  }
+
+  goLive() {
+    this.mode = 'live';
+    this.shown = this.live;
+  }
+
+  // advance plays what is due by now. A pause of over a second is cut to one second.
+  advance() {
+    if (this.mode !== 'playing') return false;
+    const due = this.startedFrom + performance.now() - this.startedAt;
+    const before = this.position;
+    while (this.position < this.end && this.items[this.position].t <= due) apply(this.shown, this.items[this.position++]);
+    if (this.position >= this.end) this.mode = 'stopped';
+    else if (this.items[this.position].t > due + 1000) this.startedFrom += this.items[this.position].t - due - 1000;
+    return this.position !== before;
+  }
+
+  // now is the time of what is shown.
+  now() {
+    if (this.mode === 'live') return Date.now();
+    if (this.mode === 'playing') return this.startedFrom + performance.now() - this.startedAt;
+    return this.shown.now;
+  }
+}
+
+export const recording = new Recording();
+
+// What a measurement reads: milliseconds from an event to the frame that showed it, and those between frames.
+export const measured = { toScreen: [], waiting: [], frames: [], batches: 0 };
+
+// leaveFile goes back from an opened file to what happens, beginning with what the server remembers.
+export async function leaveFile() {
+  const { items } = await api('/api/xray/recording');
+  Object.assign(recording, new Recording());
+  for (const item of items ?? []) recording.add(item);
+}
+
+// connect feeds the recording for as long as the page is open.
+export async function connect(changed) {
+  await leaveFile().catch(() => {}); // then the socket says what is wrong
+  let tries = 0;
+  const dial = () => {
+    const socket = new WebSocket(socketURL('/api/xray/ws'));
+    socket.onopen = () => {
+      tries = 0;
+      changed('');
+    };
+    socket.onmessage = ({ data }) => {
+      receive(JSON.parse(data));
+      changed();
+    };
+    socket.onclose = () => {
+      changed('The X-ray is not connected. The page tries again.');
+      setTimeout(dial, Math.min(5000, 500 * 2 ** tries++));
+    };
+  };
+  dial();
+}
+
+function receive(batch) {
+  measured.batches++;
+  if (recording.isFile) return;
+  for (const item of batch.items ?? []) {
+    recording.add(item);
+    if (item.kind === 'event' && recording.mode === 'live') measured.waiting.push(item.t);
+  }
+  const counts = batch.counts ?? {};
+  recording.add({
+    kind: 'counts', t: batch.now, counts, missed: batch.missed ?? 0, open: batch.open,
+    isCounted: !batch.items && Object.values(counts).some((n) => n > 0),
+  });
+}
+
+// frameDrawn is told when a frame has been drawn.
+export function frameDrawn(took) {
+  const now = Date.now();
+  for (const t of measured.waiting.splice(0)) measured.toScreen.push(now - t);
+  measured.frames.push(took);
+  for (const list of [measured.toScreen, measured.frames]) if (list.length > 5000) list.splice(0, 1000);
+}

@@ -1,0 +1,389 @@
+package web
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+const (
+	maxTerminals = 8
+	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
+	maxMessages  = 1000            // that wait for a page
+	patience     = 5 * time.Second // with a page that does not read
+)
+
+//go:embed bashrc
+var bashrc []byte
+
+// terminals are the shells of the page. They outlive a page, but not the server.
+type terminals struct {
+	ctx  context.Context
+	dir  string // where a shell starts
+	env  []string
+	wait sync.WaitGroup
+
+	mu   sync.Mutex
+	last int
+	all  map[int]*terminal
+	errs []error // of those that have ended
+}
+
+func newTerminals(ctx context.Context, dir string, env []string) *terminals {
+	return &terminals{ctx: ctx, dir: dir, env: env, all: map[int]*terminal{}}
+}
+
+// A terminal is a bash on a pseudo-terminal.
+type terminal struct {
+	id   int
+	tty  *os.File // our side of it
+	stop context.CancelFunc
+	done chan struct{} // closed when nothing of it is left
+
+	mu      sync.Mutex
+	output  []byte // the last of it, at least kept bytes
+	written int64  // how many bytes there were in all
+	marks   marks
+	ready   bool // bash waits for a command
+	run     *run // what the page has asked for, until bash is ready again
+	ended   bool
+	pages   map[*page]struct{}
+	changed *sync.Cond // any of that
+}
+
+// asked names a command of a lesson, or a tour of the X-ray.
+type asked struct {
+	Step    int    `json:"step,omitempty"`
+	Block   int    `json:"block,omitempty"`
+	Command int    `json:"command,omitempty"`
+	Tour    string `json:"tour,omitempty"`
+}
+
+// A run is what a terminal does for the page.
+type run struct {
+	asked
+	expected *readme.Command // nil if it is not judged
+	output   proc.Buffer
+	running  bool // what comes is its output
+	ended    bool // and what comes is the next prompt, or the next command of a paste
+	exitCode int
+}
+
+// A message goes to the page as JSON.
+type message struct {
+	Type string `json:"type"`
+	asked
+	ExitCode   *int   `json:"exitCode,omitempty"`
+	OK         *bool  `json:"ok,omitempty"`
+	Difference string `json:"difference,omitempty"`
+}
+
+// A page is one browser window that shows a terminal.
+type page struct {
+	seen     int64 // bytes of the output
+	messages []message
+}
+
+func (ts *terminals) open() (any, error) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.all) >= maxTerminals {
+		return nil, refuse(http.StatusConflict, "There are %d terminals already. Close one first.", maxTerminals)
+	}
+	t, err := ts.start(ts.last + 1)
+	if err != nil {
+		return nil, fmt.Errorf("opening a terminal: %w", err)
+	}
+	ts.last++
+	ts.all[t.id] = t
+	return map[string]int{"id": t.id}, nil
+}
+
+// start starts bash. All of it ends with ctx, with the terminal, or by itself.
+func (ts *terminals) start(id int) (_ *terminal, err error) {
+	dir, err := os.MkdirTemp("", "workshop-terminal-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	rc := filepath.Join(dir, ".bashrc")
+	if err := errors.Join(os.WriteFile(rc, bashrc, 0o600), os.WriteFile(filepath.Join(dir, ".curlrc"), nil, 0o600)); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := pty.Open()
+	if err != nil {
+		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
+	}
+	_ = pty.Setsize(ours, &pty.Winsize{Cols: 80, Rows: 24}) // until a page has another size
+	ctx, stop := context.WithCancel(ts.ctx)
+	p, err := proc.Start(ctx, proc.Cmd{
+		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: environ(ts.env, dir), Terminal: theirs,
+		Session: true, Signal: syscall.SIGHUP, Grace: 2 * time.Second, // bash runs its EXIT trap, and passes the signal on
+	})
+	_ = theirs.Close() // bash has its own
+	if err != nil {
+		stop()
+		return nil, errors.Join(err, ours.Close())
+	}
+	t := &terminal{id: id, tty: ours, stop: stop, done: make(chan struct{}), pages: map[*page]struct{}{}}
+	t.changed = sync.NewCond(&t.mu)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		t.read()
+	}()
+	ts.wait.Go(func() {
+		defer stop()
+		_ = p.Wait() // an exit code is the learner's
+		_, err := p.Left(context.WithoutCancel(ctx))
+		select {
+		case <-drained:
+		case <-time.After(time.Second): // a daemon of the learner's has kept the terminal
+		}
+		t.mu.Lock()
+		t.ended = true
+		t.tell(message{Type: "exited"})
+		t.mu.Unlock()
+		err = errors.Join(err, ours.Close(), os.RemoveAll(dir))
+		close(t.done)
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		delete(ts.all, id)
+		if err != nil {
+			ts.errs = append(ts.errs, fmt.Errorf("closing terminal %d: %w", id, err))
+		}
+	})
+	return t, nil
+}
+
+// environ is the environment of a lesson's shell, on a terminal that shows colours
+// and every character.
+func environ(env []string, dir string) []string {
+	locale := "C.UTF-8"
+	if runtime.GOOS == "darwin" {
+		locale = "en_US.UTF-8" // which sorts like C there
+	}
+	return append(workspace.Without(readme.Environment(env, dir), "NO_COLOR", "LC_ALL", "TERM", "HISTFILE", "INPUTRC"), "LC_ALL="+locale, "TERM=xterm-256color")
+}
+
+// close ends all terminals, and waits until nothing is left of them.
+func (ts *terminals) close() error {
+	ts.mu.Lock()
+	for _, t := range ts.all {
+		t.stop()
+	}
+	ts.mu.Unlock()
+	ts.wait.Wait()
+	return errors.Join(ts.errs...)
+}
+
+func (ts *terminals) find(id string) (*terminal, error) {
+	n, err := strconv.Atoi(id)
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t := ts.all[n]; err == nil && t != nil {
+		return t, nil
+	}
+	return nil, refuse(http.StatusNotFound, "There is no terminal %s.", id)
+}
+
+func (ts *terminals) list() any {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	rows := []map[string]any{}
+	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
+		t := ts.all[id]
+		t.mu.Lock()
+		rows = append(rows, map[string]any{"id": id, "busy": !t.ready, "title": fmt.Sprintf("Terminal %d", id)})
+		t.mu.Unlock()
+	}
+	return rows
+}
+
+// read takes what bash and its commands print, until the terminal is closed.
+func (t *terminal) read() {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := t.tty.Read(buffer)
+		if n > 0 {
+			t.take(buffer[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// take keeps output for the pages. It waits for a page that is slower than the
+// program, but not for one that has stopped reading.
+func (t *terminal) take(data []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.output = append(t.output, data...)
+	t.written += int64(len(data))
+	t.marks.scan(data, t.mark)
+	if len(t.output) > 2*kept { // not with each piece, which would move all of it
+		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
+	}
+	t.changed.Broadcast()
+	for t.slow() {
+		t.changed.Wait()
+	}
+}
+
+// slow reports whether a page has half of what is kept still to see, or many messages.
+func (t *terminal) slow() bool {
+	for p := range t.pages {
+		if t.written-p.seen > kept/2 || len(p.messages) > maxMessages {
+			return true
+		}
+	}
+	return false
+}
+
+// tell queues a message for all pages. The caller holds t.mu.
+func (t *terminal) tell(m message) {
+	for p := range t.pages {
+		p.messages = append(p.messages, m)
+	}
+	t.changed.Broadcast()
+}
+
+// mark takes a mark of bashrc, or output between two of them.
+func (t *terminal) mark(mark string, output []byte) {
+	r := t.run
+	if output != nil {
+		if r != nil && r.running {
+			_, _ = r.output.Write(output) // it never fails
+		}
+		return
+	}
+	switch mark[0] {
+	case 'C':
+		t.ready = false
+		if r != nil {
+			r.running = true
+		}
+	case 'D':
+		if r != nil && len(mark) > 2 {
+			r.running, r.ended = false, true
+			r.exitCode, _ = strconv.Atoi(mark[2:])
+		}
+	case 'P':
+		t.ready = false
+	case 'B':
+		if r != nil && !r.ended {
+			return // bash has drawn the prompt again, to show the command below it
+		}
+		t.ready = true
+		if t.run = nil; r != nil {
+			t.tell(r.result())
+		}
+		t.tell(message{Type: "prompt"})
+	}
+}
+
+// result judges a command by the rules of the runner.
+func (r *run) result() message {
+	m := message{Type: "result", asked: r.asked, ExitCode: &r.exitCode}
+	if r.expected != nil {
+		m.Difference = r.expected.Difference(plain(r.output.String()), r.exitCode)
+		ok := m.Difference == ""
+		m.OK = &ok
+	}
+	return m
+}
+
+// begin types a command and Return, if bash is ready for one.
+func (t *terminal) begin(text string, r *run) bool {
+	t.mu.Lock()
+	if !t.ready || t.run != nil || t.ended {
+		t.mu.Unlock()
+		return false
+	}
+	t.ready, t.run = false, r
+	t.tell(message{Type: "started", asked: r.asked})
+	t.mu.Unlock()
+	// To the end of the line, and away with it; then the text as a paste, which may have several lines.
+	_, err := fmt.Fprintf(t.tty, "\x05\x15\x1b[200~%s\x1b[201~\r", text)
+	return err == nil
+}
+
+// A request comes from the page as JSON.
+type request struct {
+	Type string `json:"type"`
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
+	Name string `json:"name"`
+	asked
+}
+
+func (t *terminal) resize(cols, rows uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ended && cols > 0 && rows > 0 {
+		_ = pty.Setsize(t.tty, &pty.Winsize{Cols: min(cols, 1000), Rows: min(rows, 1000)})
+	}
+}
+
+// obey does what a page asks for.
+func (s *Server) obey(t *terminal, p *page, data []byte) error {
+	var r request
+	if err := json.Unmarshal(data, &r); err != nil {
+		return fmt.Errorf("a request of the page: %w", err)
+	}
+	text, expected := "", (*readme.Command)(nil)
+	switch r.Type {
+	case "resize":
+		t.resize(r.Cols, r.Rows)
+		return nil
+	case "run":
+		c, err := s.lessons.command(r.Step, r.Block, r.Command)
+		if err != nil {
+			return err
+		}
+		text, expected = c.Text, &c
+	case "tour":
+		r.asked = asked{Tour: r.Name}
+		if s.options.Tour != nil {
+			text, _ = s.options.Tour(r.Name)
+		}
+		if text == "" {
+			return fmt.Errorf("there is no tour %q", r.Name)
+		}
+	default:
+		return fmt.Errorf("there is no request %q", r.Type)
+	}
+	if !t.begin(text, &run{asked: r.asked, expected: expected}) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(p.messages) > maxMessages {
+			return errors.New("too many requests")
+		}
+		p.messages = append(p.messages, message{Type: "busy", asked: r.asked})
+		t.changed.Broadcast()
+	}
+	return nil
+}

@@ -1,0 +1,436 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/shirou/gopsutil/v4/process"
+	"golang.org/x/sys/unix"
+
+	"github.com/k8s-go/workshop/internal/poll"
+)
+
+// shows reads on until the terminal has shown a text.
+func (s *screen) shows(text string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	for !strings.Contains(s.output.String(), text) {
+		if _, err := s.next(ctx); err != nil {
+			s.t.Fatalf("waiting for %q: %v; the terminal shows:\n%q", text, err, s.output.String())
+		}
+	}
+}
+
+func TestBusyTerminalRefuses(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ read -r line\nline\n$ echo again\nagain"), Env: os.Environ(),
+		Tour: func(name string) (string, bool) { return "echo tour " + name, name == "one" }})
+	s := c.terminal()
+	run := func(command int) { s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":1,"command":%d}`, command)) }
+	run(1)
+	s.shows("\x1b]133;C")
+	run(2)
+	if m := s.until("busy", "started", "result"); m.Type != "busy" || m.Command != 2 {
+		t.Errorf("a second command got %+v", m)
+	}
+	if code, text := c.call("POST", "/api/exercises/1/progress", `{"terminal":1}`, nil); code != http.StatusConflict {
+		t.Errorf("make progress got %d %s", code, text)
+	}
+	s.ask(`{"type":"tour","name":"one"}`)
+	s.until("busy")
+	var list []struct{ Busy bool }
+	if c.call("GET", "/api/terminals", "", &list); len(list) != 1 || !list[0].Busy {
+		t.Errorf("the terminals are %+v", list)
+	}
+	// The command goes on, and ends as the lesson says.
+	s.keys("line\r")
+	if m := s.until("result"); m.Command != 1 || !*m.OK {
+		t.Errorf("the first command has ended with %+v", m)
+	}
+	// A command that waits for its end on the next line keeps the terminal busy, too.
+	s.keys("echo 'half\r")
+	s.shows("\x1b]133;P")
+	run(2)
+	s.until("busy")
+	s.keys("\x03")
+	s.until("prompt")
+	// What was half typed goes; it is not run together with the command.
+	s.keys("rm -rf nothing")
+	s.shows("nothing")
+	run(2)
+	if m := s.until("result"); !*m.OK {
+		t.Errorf("after half a line: %+v", m)
+	}
+	s.ask(`{"type":"tour","name":"one"}`)
+	s.shows("\x1b]133;C\atour one\r\n")
+	s.until("prompt")
+	// Ctrl-C ends a command, and the lesson expects another end.
+	s.output.Reset()
+	run(1)
+	s.shows("\x1b]133;C")
+	s.keys("\x03")
+	if m := s.until("result"); *m.OK || *m.ExitCode != 130 {
+		t.Errorf("after Ctrl-C: %+v", m)
+	}
+}
+
+func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	s := c.terminal()
+	for _, request := range []string{
+		"", "{", "[]", "null", `{"type":"nothing"}`, `{"type":"tour","name":"none"}`, `{"type":"run"}`,
+		`{"type":"run","step":9,"block":1,"command":1}`, `{"type":"run","step":1,"block":0,"command":1}`,
+		`{"type":"run","step":1,"block":1,"command":2}`, `{"type":"run","step":1,"block":-1,"command":-1}`,
+		`{"type":"resize","cols":-1}`, `{"type":"resize","cols":100000,"rows":1}`,
+	} {
+		bad := c.join(s.id)
+		bad.ask(request)
+		for {
+			if _, err := bad.next(t.Context()); websocket.CloseStatus(err) == websocket.StatusUnsupportedData {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", request, err)
+			}
+		}
+	}
+	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	s.until("result")
+	for path, want := range map[string]int{
+		"/api/lessons/9": 404, "/api/lessons/x": 404, "/api/exercises/9": 404, "/api/terminals/9/ws": 404, "/api/terminals/x/ws": 404, "/api/terminals/1/ws": 426,
+	} {
+		if got, text := c.call("GET", path, "", nil); got != want {
+			t.Errorf("%s: %d %s, want %d", path, got, text, want)
+		}
+	}
+	for path, want := range map[string]int{
+		"/api/exercises/1/solution": 404, "/api/exercises/9/check": 404, "/api/exercises/1/check?task=none%3Breboot": 404, "/api/exercises/1/check": 400,
+	} {
+		if got, text := c.call("POST", path, "", nil); got != want {
+			t.Errorf("%s: %d %s, want %d", path, got, text, want)
+		}
+	}
+}
+
+// What a page has missed it gets when it comes back, as it was.
+func TestTerminalSurvivesAReload(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ echo before; read -r line; echo after\nbefore\nx\nafter"), Env: os.Environ()})
+	s := c.terminal()
+	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	s.shows("before\r\n")
+	_ = s.conn.CloseNow()
+	again := c.join(s.id)
+	if m := again.until("started", "prompt"); m.Type != "started" || m.Step != 1 {
+		t.Errorf("a page that comes back is told %+v", m)
+	}
+	if !strings.Contains(again.output.String(), "before\r\n") {
+		t.Errorf("a page that comes back sees %q", again.output.String())
+	}
+	again.keys("x\r")
+	if m := again.until("result"); !*m.OK {
+		t.Errorf("the result is %+v", m)
+	}
+	// The size is that of the window.
+	again.ask(`{"type":"resize","cols":123,"rows":45}`)
+	again.keys("stty size\r")
+	again.shows("45 123\r\n")
+}
+
+// A line of 100 MB passes, and neither the server nor its memory of it grows.
+func TestLongLineIsBounded(t *testing.T) {
+	const size = 100 << 20
+	c := serve(t, Options{Workspace: clone(t, fmt.Sprintf("$ head -c %d /dev/zero | tr '\\0' x; echo\nx", size)), Env: os.Environ()})
+	s := c.terminal()
+	s.bytes = 0
+	heap := watchHeap()
+	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	started := time.Now()
+	m := s.until("result")
+	t.Logf("%d MiB in %s", size>>20, time.Since(started))
+	if most := heap(); most > 64 {
+		t.Errorf("the heap had %d MiB", most)
+	}
+	if s.bytes < size || *m.OK || len(m.Difference) > 4<<10 {
+		t.Errorf("%d bytes have come, with %d bytes about the difference", s.bytes, len(m.Difference))
+	}
+	again := c.join(s.id)
+	again.until("prompt")
+	if again.bytes > kept {
+		t.Errorf("a page that comes back gets %d bytes", again.bytes)
+	}
+	// A page that does not read holds nobody up for long.
+	c.join(s.id)
+	s.bytes = 0
+	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	started = time.Now()
+	s.until("result")
+	t.Logf("with two pages that do not read: %s", time.Since(started))
+}
+
+// watchHeap returns a function that ends it, and returns the most that there was on the heap, in MiB.
+func watchHeap() func() uint64 {
+	stop, most := make(chan struct{}), make(chan uint64)
+	go func() {
+		var largest uint64
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			largest = max(largest, m.HeapAlloc)
+			select {
+			case <-stop:
+				most <- largest >> 20
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() uint64 { close(stop); return <-most }
+}
+
+// A program may print the marks of a prompt, too, and a page may ask and not listen.
+func TestMessagesAreBounded(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	s := c.terminal()
+	c.join(s.id) // and does not listen
+	tm, err := c.s.terminals.find("1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued := func() (most int) {
+		tm.mu.Lock()
+		defer tm.mu.Unlock()
+		for p := range tm.pages {
+			most = max(most, len(p.messages))
+		}
+		return most
+	}
+	most := 0
+	s.keys("yes $'\\e]133;P\\a\\e]133;B\\a' | head -c 10000000; sleep 1000\r")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for prompts := 0; prompts < 200_000; {
+		m, err := s.next(ctx)
+		if err != nil {
+			t.Fatalf("after %d prompts: %v", prompts, err)
+		}
+		if m.Type == "prompt" {
+			prompts++
+			most = max(most, queued())
+		}
+	}
+	deaf := c.join(s.id)
+	for range 1_000_000 { // until the server has enough of it
+		if deaf.conn.Write(ctx, websocket.MessageText, []byte(`{"type":"run","step":1,"block":1,"command":1}`)) != nil {
+			break
+		}
+		most = max(most, queued())
+	}
+	if ctx.Err() != nil {
+		t.Error("the server listens for a minute to a page that does not")
+	}
+	if most > 5*maxMessages { // a piece of output may bring some more
+		t.Errorf("%d messages were waiting for a page", most)
+	}
+}
+
+func TestAtMostEightTerminals(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	opened, refused := 0, 0
+	for range 50 {
+		switch code, text := c.call("POST", "/api/terminals", "", nil); code {
+		case http.StatusOK:
+			opened++
+		case http.StatusConflict:
+			refused++
+		default:
+			t.Errorf("%d %s", code, text)
+		}
+	}
+	if opened != maxTerminals || refused != 50-maxTerminals {
+		t.Errorf("%d terminals are open, %d were refused", opened, refused)
+	}
+	// As many windows of one terminal as there are terminals.
+	for range maxPages {
+		c.join(1)
+	}
+	conn, answer, err := websocket.Dial(t.Context(), strings.Replace(c.base, "http", "ws", 1)+"/api/terminals/1/ws",
+		&websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}, HTTPHeader: http.Header{"Origin": {c.base}}})
+	if err == nil {
+		_ = conn.CloseNow()
+		t.Error("there is no limit for the windows of one terminal")
+	} else if answer == nil || answer.StatusCode != http.StatusConflict {
+		t.Error(err)
+	}
+	// One that is closed makes room.
+	if code, text := c.call("DELETE", "/api/terminals/3", "", nil); code != http.StatusOK {
+		t.Errorf("closing: %d %s", code, text)
+	}
+	var answered struct{ ID int }
+	if c.call("POST", "/api/terminals", "", &answered); answered.ID != maxTerminals+1 {
+		t.Errorf("the new terminal is %d", answered.ID)
+	}
+}
+
+// The end of a terminal is the end of all that was started in it, and of its files.
+func TestNothingIsLeftOfATerminal(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	pids := regexp.MustCompile(`pid (\d+)\r\n`)
+	for name, end := range map[string]func(s *screen){
+		"closed by the page": func(s *screen) { c.call("DELETE", fmt.Sprintf("/api/terminals/%d", s.id), "", nil) },
+		"left with exit":     func(s *screen) { s.keys("exit\r") },
+		"bash killed":        func(s *screen) { s.keys("kill -9 $$\r") },
+	} {
+		s := c.terminal()
+		// In the background, ignoring what a terminal's end sends, and as a daemon's child would be.
+		s.keys("sleep 1000 & echo pid $!\r")
+		s.keys("nohup sleep 1000 >/dev/null 2>&1 & echo pid $!\r")
+		s.keys("(trap '' HUP TERM INT; sleep 1000 & echo pid $!); touch \"$TMPDIR/left\"; echo do\"\"ne\r")
+		s.shows("done\r\n")
+		var running []int
+		for _, m := range pids.FindAllStringSubmatch(s.output.String(), -1) {
+			pid, err := strconv.Atoi(m[1])
+			if err != nil || !runs(pid) {
+				t.Fatalf("%s: process %s does not run", name, m[1])
+			}
+			running = append(running, pid)
+		}
+		if len(running) != 3 {
+			t.Fatalf("%s: processes %v\n%q", name, running, s.output.String())
+		}
+		end(s)
+		s.until("exited")
+		for _, pid := range running {
+			err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
+				if runs(pid) {
+					return errors.New("it still runs")
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s: process %d: %v", name, pid, err)
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
+			var list []struct{}
+			c.call("GET", "/api/terminals", "", &list)
+			files, err := filepath.Glob(filepath.Join(temp, "*"))
+			if len(list)+len(files) > 0 || err != nil {
+				return fmt.Errorf("%d terminals are listed; files %v (%v)", len(list), files, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// runs reports whether there is such a process that has not ended.
+func runs(pid int) bool {
+	p, err := process.NewProcess(int32(pid))
+	if err != nil {
+		return false
+	}
+	status, err := p.Status()
+	return err == nil && !slices.Contains(status, process.Zombie)
+}
+
+func TestPlain(t *testing.T) {
+	for output, want := range map[string]string{
+		"":                                "",
+		"one\r\ntwo\r\n":                  "one|two",
+		"no newline":                      "no newline",
+		"\x1b[1;31mred\x1b[0m\r\n":        "red",
+		"\x1b]0;title\aone":               "one",
+		"\x1b]8;;http://x\x1b\\link":      "link",
+		"\x1b[2J\x1b[Hone\x1b(B":          "one",
+		"10%\r20%\r100%\r\n":              "100%",
+		"long line\rshort\x1b[K\r\n":      "short",
+		"one\r\ntwo\rthree\r\r\nfour":     "one|three|four",
+		"10%\r20%\r\r":                    "20%",
+		"\b\bx\b":                         "",
+		"bü\b\b\ban":                      "an",
+		"a\n\b\bb":                        "a|b",
+		"abc\b\bX\r\n":                    "aX",
+		"[1] 1234\r\none\r\n":             "one",
+		"[1]+  Terminated   sleep\r\none": "one",
+		"[1] is no job\r\n":               "[1] is no job",
+		`["v1"]`:                          `["v1"]`,
+		"ü\r\n":                           "ü",
+	} {
+		if got := strings.Join(plain(output), "|"); got != want {
+			t.Errorf("%q becomes %q, want %q", output, got, want)
+		}
+	}
+}
+
+// However the output is cut into pieces, the marks and what is between them are the same.
+func TestMarksInPieces(t *testing.T) {
+	const output = "a\x1b]133;C\ab\x1b[31mc\x1b]133;D;3\a\x1b]133\x1b]133;B\ad\x1b]0;t\a\x1b]133;"
+	const want = "a<C>b\x1b[31mc<D;3>\x1b]133<B>d\x1b]0;t\a"
+	for size := 1; size <= len(output); size++ {
+		var m marks
+		var b strings.Builder
+		for rest := output; rest != ""; {
+			n := min(size, len(rest))
+			m.scan([]byte(rest[:n]), func(mark string, output []byte) {
+				if output == nil {
+					mark = "<" + mark + ">"
+				}
+				b.WriteString(mark + string(output))
+			})
+			rest = rest[n:]
+		}
+		if b.String() != want {
+			t.Errorf("in pieces of %d: %q", size, b.String())
+		}
+	}
+	var m marks
+	m.scan([]byte(markStart+strings.Repeat("x", 1<<20)), func(string, []byte) {})
+	if len(m.held) > maxMark {
+		t.Errorf("%d bytes of a mark without an end are held", len(m.held))
+	}
+}
+
+// Bash draws a prompt again when it shows a command of several lines, or when the window
+// changes its size. That is not the end of the command.
+func TestPromptDrawnAgain(t *testing.T) {
+	p := &page{}
+	tm := &terminal{run: &run{}, pages: map[*page]struct{}{p: {}}}
+	tm.changed = sync.NewCond(&tm.mu)
+	for _, step := range []struct{ output, messages string }{
+		{"\x1b]133;A\a$ \x1b]133;B\aecho\r\n", ""},
+		{"\x1b]133;C\aoutput\r\n", ""},
+		{"\x1b]133;D;7\a\x1b]133;C\amore\r\n", ""}, // a paste of two commands
+		{"\x1b]133;D;5\a\x1b]133;A\a$ \x1b]133;B\a", "result 5 prompt"},
+	} {
+		p.seen, p.messages = tm.written+1<<20, nil
+		tm.take([]byte(step.output))
+		var got []string
+		for _, m := range p.messages {
+			if got = append(got, m.Type); m.ExitCode != nil {
+				got = append(got, strconv.Itoa(*m.ExitCode))
+			}
+		}
+		if strings.Join(got, " ") != step.messages {
+			t.Errorf("after %q the page is told %q, want %q", step.output, got, step.messages)
+		}
+	}
+}

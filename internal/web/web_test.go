@@ -1,0 +1,312 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/readme"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// A client is a browser that has opened the page.
+type client struct {
+	*http.Client
+	t    testing.TB
+	base string // "http://127.0.0.1:12345"
+	s    *Server
+}
+
+// serve serves a clone until the test ends.
+func serve(t testing.TB, options Options) *client {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready := make(chan *Server, 1)
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, listener, options, func(s *Server) { ready <- s }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{Client: &http.Client{Jar: jar, Timeout: time.Minute}, t: t, base: "http://" + listener.Addr().String(), s: <-ready}
+	if r := c.get(c.s.Address()); r.StatusCode != http.StatusOK || r.Request.URL.RawQuery != "" {
+		t.Fatalf("opening the page: %s at %s", r.Status, r.Request.URL)
+	}
+	return c
+}
+
+func (c *client) get(url string) *http.Response {
+	c.t.Helper()
+	r, err := c.Get(url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = r.Body.Close() })
+	return r
+}
+
+// call sends a request to the API as the page does, and decodes the answer into v, if that is not nil.
+func (c *client) call(method, path, body string, v any) (code int, text string) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Origin", c.base)
+	answer, err := c.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if v != nil {
+		if err := json.Unmarshal(data, v); err != nil {
+			c.t.Fatalf("%s %s: %s, %v: %s", method, path, answer.Status, err, data)
+		}
+	}
+	return answer.StatusCode, string(data)
+}
+
+// A screen is a terminal as a page sees it.
+type screen struct {
+	t      testing.TB
+	id     int
+	conn   *websocket.Conn
+	output bytes.Buffer
+	bytes  int // how many there were, also when output was cut
+}
+
+func (c *client) terminal() *screen {
+	c.t.Helper()
+	var answer struct{ ID int }
+	if code, text := c.call("POST", "/api/terminals", "", &answer); code != http.StatusOK {
+		c.t.Fatalf("opening a terminal: %d %s", code, text)
+	}
+	s := c.join(answer.ID)
+	s.until("prompt")
+	return s
+}
+
+func (c *client) join(id int) *screen {
+	c.t.Helper()
+	conn, _, err := websocket.Dial(c.t.Context(), fmt.Sprintf("ws%s/api/terminals/%d/ws?cols=80&rows=24", strings.TrimPrefix(c.base, "http"), id),
+		&websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}, HTTPHeader: http.Header{"Origin": {c.base}}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conn.SetReadLimit(1 << 20)
+	c.t.Cleanup(func() { _ = conn.CloseNow() })
+	return &screen{t: c.t, id: id, conn: conn}
+}
+
+// received is what the server may say in a text frame.
+type received struct {
+	Type                 string
+	Step, Block, Command int
+	ExitCode             *int
+	OK                   *bool
+	Difference           string
+}
+
+// next reads one frame, and returns the message if it is one.
+func (s *screen) next(ctx context.Context) (m received, err error) {
+	kind, data, err := s.conn.Read(ctx)
+	if err != nil {
+		return m, err
+	}
+	if kind == websocket.MessageBinary {
+		s.bytes += len(data)
+		s.output.Write(data)
+		if over := s.output.Len() - 1<<20; over > 0 {
+			s.output.Next(over)
+		}
+		return m, nil
+	}
+	return m, json.Unmarshal(data, &m)
+}
+
+// until reads on to the first message of one of these types.
+func (s *screen) until(types ...string) received {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 4*time.Minute)
+	defer cancel()
+	for {
+		m, err := s.next(ctx)
+		if err != nil {
+			s.t.Fatalf("waiting for %v: %v; the terminal shows:\n%q", types, err, s.output.String())
+		}
+		for _, t := range types {
+			if m.Type == t {
+				return m
+			}
+		}
+	}
+}
+
+func (s *screen) ask(request string) {
+	s.t.Helper()
+	if err := s.conn.Write(s.t.Context(), websocket.MessageText, []byte(request)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *screen) keys(keys string) {
+	s.t.Helper()
+	if err := s.conn.Write(s.t.Context(), websocket.MessageBinary, []byte(keys)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// clone makes a small clone whose step 1 has these console blocks.
+func clone(t testing.TB, blocks ...string) workspace.Workspace {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "# One\n"
+	for _, b := range blocks {
+		text += "\n```console\n" + b + "\n```\n"
+	}
+	for name, text := range map[string]string{
+		"go.mod":           "module " + workspace.Module + "\n\ngo 1.26.0\n",
+		"01-one/README.md": text,
+		"01-one/main.go":   "package main\n\nfunc main() {}\n",
+		".git/config":      "[secret]\n",
+		".workshop/secret": "secret\n",
+	} {
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return workspace.Workspace{Root: root}
+}
+
+func TestRunJudgesACommand(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t,
+		"$ echo one; printf '\\e[31mred\\e[0m\\r\\n'\none\nred",
+		"$ for i in 1 2; do\n>   echo $i\n> done\n1\n2\n$ (exit 3)\n[exit status 3]\n$ echo four\nfive\n$ sleep 100 & p=$!\n$ kill $p; true",
+	), Env: os.Environ()})
+	s := c.terminal()
+	for _, tc := range []struct {
+		block, command, exit int
+		ok                   bool
+		difference           string
+	}{
+		{1, 1, 0, true, ""}, {2, 1, 0, true, ""}, {2, 2, 3, true, ""}, {2, 3, 0, false, `expects "five"`}, {2, 4, 0, true, ""}, {2, 5, 0, true, ""},
+	} {
+		s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":%d,"command":%d}`, tc.block, tc.command))
+		s.until("started")
+		m := s.until("result")
+		if m.Block != tc.block || m.Command != tc.command || *m.ExitCode != tc.exit || *m.OK != tc.ok || !strings.Contains(m.Difference, tc.difference) {
+			t.Errorf("command %d of block %d: exit code %d, ok %v, difference %q\n%q", tc.command, tc.block, *m.ExitCode, *m.OK, m.Difference, s.output.String())
+		}
+	}
+}
+
+// Every command of step 1, clicked in the page, prints what the lesson says.
+func TestWholeLessonInATerminal(t *testing.T) {
+	e := testenv.New(t)
+	const prefix = lesson.Prefix("web-")
+	if commands := walk(t, e, prefix, "1"); commands < 30 {
+		t.Errorf("only %d commands: this was not the lesson", commands)
+	}
+}
+
+// walk runs all commands of a lesson in a terminal, and returns their number.
+func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (commands int) {
+	t.Helper()
+	step, err := e.Workspace().Step(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeNamespace(t, e, prefix.Namespace(step))
+	proxy := e.Proxy()
+	c := serve(t, Options{Workspace: e.Workspace(), Prefix: prefix,
+		Env: append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig)})
+	var page struct{ Title, HTML string }
+	c.call("GET", "/api/lessons/"+number, "", &page)
+	source, err := os.ReadFile(step.README())
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := readme.Parse(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.terminal()
+	for i, b := range doc.Blocks {
+		for j := range b.Commands {
+			at := fmt.Sprintf(`data-step="%s" data-block="%d" data-command="%d"`, number, i+1, j+1)
+			if strings.Contains(page.HTML, at) == b.ByHand {
+				t.Fatalf("command %d of block %d: its button is on the page: %v; by hand: %v", j+1, i+1, !b.ByHand, b.ByHand)
+			}
+			if b.ByHand {
+				continue
+			}
+			commands++
+			s.ask(fmt.Sprintf(`{"type":"run","step":%s,"block":%d,"command":%d}`, number, i+1, j+1))
+			if m := s.until("result", "busy"); m.OK == nil || !*m.OK {
+				t.Fatalf("line %d: $ %s\n%+v: %s\n%q", b.Commands[j].Line, b.Commands[j].Text, m, m.Difference, s.output.String())
+			}
+		}
+	}
+	if len(proxy.Requests(faultproxy.Match{Verb: "create"})) == 0 {
+		t.Error("nothing was created through the proxy")
+	}
+	return commands
+}
+
+// removeNamespace removes what an interrupted run has left, now and when the test ends.
+func removeNamespace(t *testing.T, e *testenv.Env, name string) {
+	t.Helper()
+	gone := func(ctx context.Context) {
+		err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			err := e.Client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("namespace %s is still there (%v)", name, err)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	gone(t.Context())
+	t.Cleanup(func() { gone(context.WithoutCancel(e.Context())) })
+}

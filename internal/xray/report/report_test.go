@@ -1,0 +1,102 @@
+package report
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A program must never wait for the X-ray, whatever becomes of the page.
+func TestNothingWaitsForASocketThatDoesNotRead(t *testing.T) {
+	t.Chdir(t.TempDir()) // a socket's path must be short
+	for name, accept := range map[string]bool{"nobody": false, "mute": true} {
+		if accept {
+			listener, err := net.Listen("unix", name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close() // connections are made, and nobody reads from them
+		}
+		r := start(t.Context(), name, "test")
+		began := time.Now()
+		for range 100 * buffered {
+			r.Tell(Item{Kind: Step, Key: "a/b"})
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s: %s for %d steps", name, took, 100*buffered)
+		}
+		if r.missed.Load() == 0 {
+			t.Errorf("%s: nothing is missed", name)
+		}
+	}
+}
+
+// What is left out is told, and a page that starts later is found.
+func TestMissedStepsAreTold(t *testing.T) {
+	t.Chdir(t.TempDir())
+	r := start(t.Context(), "socket", "test")
+	const steps = 3 * buffered
+	for range steps {
+		r.Tell(Item{Kind: Step})
+	}
+	items := make(chan Item, steps)
+	listener, err := net.Listen("unix", "socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if query := r.URL.Query(); query.Get("program") != "test" || query.Get("pid") == "" {
+			t.Errorf("query %v", query)
+		}
+		for lines := json.NewDecoder(r.Body); ; {
+			var i Item
+			if lines.Decode(&i) != nil {
+				return
+			}
+			items <- i
+		}
+	})}
+	go server.Serve(listener) //nolint:errcheck // it ends with Close
+	defer server.Close()
+	r.State(func() Item { return Item{Kind: State, Workers: 3} })
+	for deadline, missed, workers := time.After(30*time.Second), 0, 0; missed == 0 || workers == 0; {
+		r.Tell(Item{Kind: Step, Key: "more"})
+		for range 100 {
+			r.Tell(Item{Kind: Step})
+		}
+		select {
+		case i := <-items:
+			if i.Time == 0 {
+				t.Errorf("no time: %+v", i)
+			}
+			missed += i.Missed
+			workers += i.Workers
+		case <-deadline:
+			t.Fatalf("%d missed, %d workers", missed, workers)
+		}
+	}
+}
+
+func TestANilReporterReportsNothing(t *testing.T) {
+	t.Setenv(Variable, "")
+	r := Open()
+	if r != nil {
+		t.Fatal("a reporter without a socket")
+	}
+	r.Tell(Item{})
+	r.State(func() Item { t.Error("looked at"); return Item{} })
+}
+
+// BenchmarkTell is what a step costs a controller: with the X-ray on, and off.
+func BenchmarkTell(b *testing.B) {
+	for name, r := range map[string]*Reporter{"off": nil, "on": start(b.Context(), filepath.Join(b.TempDir(), "none"), "bench")} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				r.Tell(Item{Kind: Step, Step: "queued", Key: "namespace/name"})
+			}
+		})
+	}
+}

@@ -1,0 +1,306 @@
+package xray_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/xray"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const patience = 60 * time.Second
+
+// A room is a hub in front of the cluster, with one viewer.
+type room struct {
+	*testenv.Env
+	t      testing.TB
+	proxy  *testenv.Proxy
+	hub    *xray.Hub
+	url    string
+	socket string
+	view   *view
+}
+
+func enter(t testing.TB) *room {
+	t.Helper()
+	r := &room{Env: testenv.New(t), t: t}
+	r.proxy = r.Proxy()
+	dir, err := os.MkdirTemp("", "xray") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r.socket = filepath.Join(dir, "socket")
+	if r.hub, err = xray.NewHub(r.proxy.Proxy, r.socket); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.hub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	server := httptest.NewServer(r.hub.Handler())
+	t.Cleanup(server.Close)
+	r.url = server.URL
+	r.view = look(t, r.url)
+	return r
+}
+
+// A frame is what the page gets in one message.
+type frame struct {
+	Now    int64
+	Missed int
+	Counts xray.Counts
+	Open   []xray.Item
+	Items  []xray.Item
+}
+
+// A view keeps what a page would get.
+type view struct {
+	t    testing.TB
+	conn *websocket.Conn
+
+	mu     sync.Mutex
+	frames []frame
+	items  []xray.Item
+	came   chan struct{}
+	took   func(frame) // called for each frame, if not nil
+}
+
+func look(t testing.TB, url string) *view {
+	t.Helper()
+	conn, _, err := websocket.Dial(t.Context(), url+"/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(16 << 20)
+	v := &view{t: t, conn: conn, came: make(chan struct{}, 1)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			_, data, err := conn.Read(context.Background())
+			if err != nil {
+				return
+			}
+			var f frame
+			if err := json.Unmarshal(data, &f); err != nil {
+				t.Errorf("a frame: %v", err)
+				return
+			}
+			v.mu.Lock()
+			v.frames = append(v.frames, f)
+			v.items = append(v.items, f.Items...)
+			took := v.took
+			v.mu.Unlock()
+			if took != nil {
+				took(f)
+			}
+			select {
+			case v.came <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = conn.CloseNow()
+		<-ended
+	})
+	return v
+}
+
+// until waits for an item, and returns it. It reads the recording, because a
+// batch of many items holds none of them.
+func (r *room) until(what string, f func(xray.Item) bool) (found xray.Item) {
+	r.t.Helper()
+	r.Eventually(patience, func(context.Context) error {
+		_, items := r.recording()
+		at := slices.IndexFunc(items, f)
+		if at < 0 {
+			return fmt.Errorf("never seen: %s, in %d items; the last are %+v", what, len(items), items[max(0, len(items)-20):])
+		}
+		found = items[at]
+		return nil
+	})
+	return found
+}
+
+// bash runs a script whose kubectl and programs go through the proxy.
+func (r *room) bash(script string) testenv.Result {
+	r.t.Helper()
+	result := r.Run(r.command(script))
+	if result.ExitCode != 0 {
+		r.t.Fatalf("%s: exit code %d\n%s%s", script, result.ExitCode, result.Stdout, result.Stderr)
+	}
+	return result
+}
+
+func (r *room) command(script string) testenv.Command {
+	return testenv.Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute,
+		Env: []string{"KUBECONFIG=" + r.proxy.Kubeconfig, "WORKSHOP_XRAY=" + r.socket}}
+}
+
+// watch has kubectl watch ConfigMaps until the test ends, and waits until its watch is open.
+func (r *room) watch() *testenv.Process {
+	r.t.Helper()
+	before := r.proxy.Open(faultproxy.Watches)
+	p := r.Start(r.command("exec kubectl get configmaps --watch"))
+	r.Eventually(patience, func(context.Context) error {
+		if r.proxy.Open(faultproxy.Watches) <= before {
+			return fmt.Errorf("kubectl does not watch yet")
+		}
+		return nil
+	})
+	return p
+}
+
+func (r *room) press(button string) string {
+	r.t.Helper()
+	resp, err := http.Post(r.url+"/faults/"+button, "", nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct{ Message string }
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK || answer.Message == "" {
+		r.t.Fatalf("%s: %s %v", button, resp.Status, err)
+	}
+	return answer.Message
+}
+
+func (r *room) recording() (text string, items []xray.Item) {
+	r.t.Helper()
+	resp, err := http.Get(r.url + "/recording")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var file struct {
+		Version int
+		Items   []xray.Item
+	}
+	if err := json.Unmarshal(data, &file); err != nil || file.Version != 1 {
+		r.t.Fatalf("version %d, %v", file.Version, err)
+	}
+	return string(data), file.Items
+}
+
+func TestEachVerbIsSeen(t *testing.T) {
+	t.Parallel()
+	r := enter(t)
+	r.bash(`set -e
+kubectl create configmap a --from-literal=v=1
+kubectl get configmap a
+kubectl get configmaps
+kubectl patch configmap a --patch '{"data":{"v":"2"}}'
+kubectl get configmap a -o yaml | sed 's/v: "2"/v: "3"/' | kubectl replace -f -
+kubectl delete configmap a --wait=false
+kubectl delete --raw "/api/v1/namespaces/$(kubectl config view --minify -o jsonpath={..namespace})/configmaps?labelSelector=none"
+kubectl get configmap a && exit 1
+true`)
+	for verb, code := range map[string]int{"create": 201, "list": 200, "patch": 200, "update": 200, "delete": 200, "deletecollection": 200, "get": 404} {
+		var begun xray.Item
+		ended := r.until(verb+" ends", func(i xray.Item) bool {
+			return i.Kind == "ended" && i.Verb == verb && i.Resource == "configmaps" && i.Code == code
+		})
+		begun = r.until(verb+" begins", func(i xray.Item) bool { return i.Kind == "begun" && i.ID == ended.ID })
+		for _, i := range []xray.Item{begun, ended} {
+			if i.Program != "kubectl" || i.Namespace != r.Namespace || i.Time == 0 || i.Took > 0 != (i.Kind == "ended") {
+				t.Errorf("%+v", i)
+			}
+		}
+		if begun.PID != ended.PID { // 0 if kubectl had ended before anybody could look
+			t.Errorf("process %d and then %d", begun.PID, ended.PID)
+		}
+	}
+}
+
+func TestCurlIsKnownByItsNameAndProcess(t *testing.T) {
+	t.Parallel()
+	r := enter(t)
+	// A slow answer gives time to look for the process, which curl's is otherwise hardly there for.
+	p := r.Start(r.command(fmt.Sprintf(`exec curl --silent --insecure --noproxy '*' --max-time 60 --header "Authorization: Bearer %s" '%s/api/v1/namespaces/%s/pods?watch=1'`,
+		r.proxy.Config().BearerToken, r.proxy.URL(), r.Namespace)))
+	begun := r.until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
+	if runtime.GOOS == "linux" && begun.PID != p.Pid() {
+		t.Errorf("process %d, want %d", begun.PID, p.Pid())
+	}
+	second := look(t, r.url) // opened later, it still learns what is open
+	second.mu.Lock()
+	for deadline := time.After(patience); len(second.frames) == 0; {
+		second.mu.Unlock()
+		select {
+		case <-second.came:
+		case <-deadline:
+			t.Fatal("no first frame")
+		}
+		second.mu.Lock()
+	}
+	open := second.frames[0].Open
+	second.mu.Unlock()
+	if !slices.ContainsFunc(open, func(w xray.Item) bool { return w.ID == begun.ID && w.Program == "curl" && w.Resource == "pods" }) {
+		t.Errorf("open: %+v", open)
+	}
+}
+
+func TestEventsOfAWatchAreSeen(t *testing.T) {
+	t.Parallel()
+	r := enter(t)
+	r.watch()
+	r.bash(`set -e; kubectl create configmap seen; kubectl label configmap seen a=b; kubectl delete configmap seen`)
+	last := ""
+	for _, kind := range []string{"ADDED", "MODIFIED", "DELETED"} {
+		event := r.until(kind, func(i xray.Item) bool {
+			return i.Kind == "event" && i.Type == kind && i.Object == "seen" && i.Program == "kubectl" && i.Resource == "configmaps"
+		})
+		if event.ResourceVersion == "" || event.ResourceVersion == last || event.Namespace != r.Namespace {
+			t.Errorf("%+v after version %s", event, last)
+		}
+		last = event.ResourceVersion
+	}
+}
+
+func TestNoSecretIsShown(t *testing.T) {
+	t.Parallel()
+	r := enter(t)
+	const plain, encoded = "open-sesame-4711", "b3Blbi1zZXNhbWUtNDcxMQ=="
+	r.Start(r.command("exec kubectl get secrets --watch -o yaml"))
+	r.until("the watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Verb == "watch" && i.Resource == "secrets" })
+	r.bash(`set -e
+kubectl create secret generic treasure --from-literal=word=` + plain + `
+kubectl get secret treasure -o yaml | grep --quiet ` + encoded + `
+kubectl get secrets -o yaml >/dev/null
+kubectl patch secret treasure --patch '{"stringData":{"word":"` + plain + `2"}}'
+kubectl delete secret treasure`)
+	r.until("the Secret's deletion", func(i xray.Item) bool { return i.Type == "DELETED" && i.Object == "treasure" })
+	text, items := r.recording()
+	for _, word := range []string{plain, encoded[:20]} {
+		if strings.Contains(text, word) {
+			t.Errorf("%s is in the recording", word)
+		}
+	}
+	if !strings.Contains(text, "treasure") || len(items) < 10 {
+		t.Errorf("the recording lacks the Secret's name: %d items", len(items))
+	}
+}
