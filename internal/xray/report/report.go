@@ -146,11 +146,13 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 			return
 		case <-tick.C:
 		}
+		lines.Reset()
 		if time.Since(looked) >= stateEvery {
 			looked = time.Now()
-			r.look()
+			for _, i := range r.look() { // past the buffer, which may be full
+				_ = encoder.Encode(i)
+			}
 		}
-		lines.Reset()
 		missed := r.missed.Swap(0)
 		for n := len(r.items); n > 0; n-- {
 			i := <-r.items
@@ -172,11 +174,15 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 	}
 }
 
-func (r *Reporter) look() {
+// look returns the state of the caches and the queue as they are now.
+func (r *Reporter) look() (items []Item) {
 	r.mu.Lock()
 	states := r.states
 	r.mu.Unlock()
 	for _, state := range states {
-		r.Tell(state())
+		i := state()
+		i.Time = time.Now().UnixMilli()
+		items = append(items, i)
 	}
+	return items
 }
