@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +22,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -122,6 +126,55 @@ func TestExisting(t *testing.T) {
 	}
 	if after, err := os.ReadFile(kubeconfig); err != nil || string(after) != text {
 		t.Errorf("the user's kubeconfig was changed (%v)", err)
+	}
+}
+
+// In a terminal of make web, KUBECONFIG is that of a proxy, which ends with the page.
+func TestExistingOutlivesTheProxy(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	defer server.Close()
+	e := &existing{clone(t)}
+	theirs := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: one\ncontexts: [{name: one, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server.URL + "'}}]\n"
+	if err := os.WriteFile(theirs, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", theirs)
+	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(e.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := faultproxy.Start(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	proxied := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := proxy.WriteKubeconfig(proxied, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", proxied)
+	if status := e.status(t.Context()); status != (Status{Ready, "context one"}) {
+		t.Errorf("in a terminal of make web it is %+v", status)
+	}
+	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.ReadFile(e.kubeconfig()); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the copy is now\n%s%v", after, err)
+	}
+	// Who has nothing but a proxy gets that.
+	if err := e.down(t.Context(), io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if status := e.status(t.Context()); status != (Status{Ready, "context " + faultproxy.Context}) {
+		t.Errorf("with a proxy alone it is %+v", status)
 	}
 }
 

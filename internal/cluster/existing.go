@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -66,7 +67,7 @@ func (e *existing) status(ctx context.Context) Status {
 	if err != nil {
 		return Status{Broken, err.Error()}
 	}
-	want, name, err := chosenContext()
+	want, name, err := e.chosenContext()
 	if err != nil {
 		return Status{Broken, err.Error()}
 	}
@@ -80,14 +81,20 @@ func (e *existing) status(ctx context.Context) Status {
 }
 
 // chosenContext returns a kubeconfig with nothing but the current context of
-// the one that kubectl would use, and that context's name.
-func chosenContext() ([]byte, string, error) {
+// the one that kubectl would use, and that context's name. In a terminal of make web,
+// that one is for a proxy, which ends before the cluster does: the copy stays chosen.
+func (e *existing) chosenContext() ([]byte, string, error) {
 	config, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
 	if err != nil {
 		return nil, "", fmt.Errorf("CLUSTER=existing: loading the kubeconfig: %w", err)
 	}
 	if config.CurrentContext == "" {
 		return nil, "", errors.New("CLUSTER=existing: no kubeconfig with a current context was found: set KUBECONFIG to one, or run kubectl config use-context")
+	}
+	if config.CurrentContext == faultproxy.Context {
+		if have, err := clientcmd.LoadFromFile(e.kubeconfig()); err == nil && have.CurrentContext != faultproxy.Context {
+			config = have
+		}
 	}
 	if err := clientcmdapi.MinifyConfig(config); err != nil {
 		return nil, "", fmt.Errorf("CLUSTER=existing: %w", err)
@@ -100,7 +107,7 @@ func chosenContext() ([]byte, string, error) {
 }
 
 func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {
-	data, name, err := chosenContext()
+	data, name, err := e.chosenContext()
 	if err != nil {
 		return err
 	}

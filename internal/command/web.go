@@ -22,6 +22,7 @@ import (
 	"github.com/k8s-go/workshop/internal/web"
 	"github.com/k8s-go/workshop/internal/workspace"
 	"github.com/k8s-go/workshop/internal/xray"
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 // serveWeb serves the workshop in the browser until it is interrupted.
@@ -62,7 +63,7 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 	defer func() { err = errors.Join(err, hub.Close()) }()
 	options := web.Options{Workspace: ws, Prefix: prefix, Host: host, Xray: hub.Handler(), Tour: hub.Tour}
 	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
-		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), "WORKSHOP_XRAY="+socket)
+		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), report.Variable+"="+socket)
 	return web.Serve(ctx, listener, options, func(s *web.Server) {
 		fmt.Printf("\nThe workshop is at\n\n  %s\n\nOnly this machine reaches it. Ctrl-C ends the page, its terminals and all that runs in them; the cluster stays.\n", s.Address())
 		openBrowser(s.AddressOnce())

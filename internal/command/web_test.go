@@ -2,8 +2,11 @@ package command
 
 import (
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 // What is wrong with PORT or HOST is said before a cluster is started, with the next step.
@@ -36,6 +39,26 @@ func TestWebRefusesBadInput(t *testing.T) {
 		t.Setenv("CLUSTER", "minikube")
 		if err := Run(t.Context(), []string{"web"}); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("PORT=%s HOST=%s WORKSHOP_PREFIX=%s: error %v does not say %q", tc.port, tc.host, tc.prefix, err, tc.want)
+		}
+	}
+}
+
+// A shell in a terminal of the page would go past the proxy, so there is none. Where
+// the page has ended, the variable that it has left behind changes nothing.
+func TestShellInATerminalOfThePage(t *testing.T) {
+	dir := t.TempDir()
+	clone(t)
+	write(t, filepath.Join(dir, "xray"), "")
+	t.Setenv("CLUSTER", "minikube")
+	for name, want := range map[string]string{"xray": "", "gone": "CLUSTER=minikube is not known"} {
+		t.Setenv(report.Variable, filepath.Join(dir, name))
+		var err error
+		out := printed(t, func() { err = Run(t.Context(), []string{"shell"}) })
+		if want == "" && (err != nil || !strings.HasPrefix(out, "This terminal is such a shell already")) {
+			t.Errorf("make shell prints %q, %v", out, err)
+		}
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("after the page has ended: %q, %v", out, err)
 		}
 	}
 }

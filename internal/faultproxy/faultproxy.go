@@ -247,11 +247,14 @@ func (p *Proxy) Config() *rest.Config {
 	return &rest.Config{Host: p.URL(), BearerToken: p.token, TLSClientConfig: rest.TLSClientConfig{CAData: p.ca}}
 }
 
+// Context names the context of every kubeconfig for a proxy.
+const Context = "faultproxy"
+
 // WriteKubeconfig writes a kubeconfig for the proxy. The namespace becomes the
 // context's default one. A token that is not empty reaches the server as the
 // user's; otherwise the server gets the credentials that the proxy has.
 func (p *Proxy) WriteKubeconfig(path, namespace, token string) error {
-	const name = "faultproxy"
+	const name = Context
 	if token == "" {
 		token = p.token
 	}
