@@ -129,11 +129,14 @@ func restarted(d *deployment, before *corev1.Pod) {
 	})
 }
 
-// dropPackets drops what a pod sends to the API server; kube-proxy has replaced the
-// Service's address by then. What the API server sends still arrives, which is worse
-// than a cut in both directions: the leader goes on to hear what it has to do. The
-// probes of the kubelet pass.
-const dropPackets = `iptables --wait $0 INPUT --source $1 --protocol tcp --dport 6443 --jump DROP`
+// toServer is about what pods send to the API server; kube-proxy has replaced the
+// Service's address by then.
+const toServer = `iptables --wait $0 INPUT --source $1 --protocol tcp --dport 6443 --jump `
+
+// dropPackets drops what a pod sends to the API server. What the API server sends still
+// arrives, which is worse than a cut in both directions: the leader goes on to hear what
+// it has to do. The probes of the kubelet pass.
+const dropPackets = toServer + `DROP`
 
 // cutOff has the API server vanish for the leader's pod, without a word.
 func cutOff(d *deployment, leader *corev1.Pod) {
@@ -299,7 +302,7 @@ func (d *deployment) serverAway() {
 
 // resetConnections answers every packet from pods to the API server like a host whose
 // server has just ended: watches break, and nobody can connect.
-const resetConnections = `iptables --wait $0 INPUT --source $1 --protocol tcp --dport 6443 --jump REJECT --reject-with tcp-reset`
+const resetConnections = toServer + `REJECT --reject-with tcp-reset`
 
 // leadsAlone reads the audit log: no write of one pod has arrived after the next one
 // had taken the lease. So many leaders at least have written something.

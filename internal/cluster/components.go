@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -250,7 +251,8 @@ func (k *kwok) kill(ctx context.Context, component string) error {
 		}
 		left := 0
 		for _, p := range killed {
-			if !ended(ctx, p) {
+			// It loses its executable, by which processes finds it, before it has ended.
+			if !proc.Ended(ctx, p) {
 				left++
 			}
 		}
@@ -263,20 +265,6 @@ func (k *kwok) kill(ctx context.Context, component string) error {
 		return fmt.Errorf("ending the processes of %s: %w", k.dir(), err)
 	}
 	return nil
-}
-
-// ended reports whether a process that was killed has closed its sockets. It loses its
-// executable, by which processes finds it, before its last thread closes them.
-func ended(ctx context.Context, p *process.Process) bool {
-	if running, err := p.IsRunningWithContext(ctx); err != nil || !running {
-		return true // its parent knows already
-	}
-	status, err := p.StatusWithContext(ctx)
-	if err != nil {
-		return true
-	}
-	threads, err := p.NumThreadsWithContext(ctx)
-	return slices.Contains(status, process.Zombie) && (err != nil || threads <= 1)
 }
 
 func binaryOf(component string) string {

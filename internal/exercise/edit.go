@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/k8s-go/workshop/internal/godecl"
 )
 
 // open leaves a part of a file open: the learner is to write it.
@@ -89,40 +91,13 @@ func replaceGoBody(source []byte, name, body string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := findGo(file, name)
+	f := godecl.Func(file, name)
 	if f == nil || f.Body == nil {
 		return nil, fmt.Errorf("there is no function %s", name)
 	}
 	from, to := fset.Position(f.Body.Lbrace).Offset, fset.Position(f.Body.Rbrace).Offset
 	changed := bytes.Join([][]byte{source[:from+1], []byte("\n" + body), source[to:]}, nil)
 	return tidyImports(source, changed)
-}
-
-// findGo finds a function, or a method by the type of its receiver and its name.
-func findGo(file *ast.File, name string) *ast.FuncDecl {
-	for _, decl := range file.Decls {
-		f, ok := decl.(*ast.FuncDecl)
-		if !ok {
-			continue
-		}
-		full := f.Name.Name
-		if f.Recv != nil && len(f.Recv.List) == 1 {
-			receiver := f.Recv.List[0].Type
-			if star, ok := receiver.(*ast.StarExpr); ok {
-				receiver = star.X
-			}
-			if index, ok := receiver.(*ast.IndexExpr); ok { // a generic type
-				receiver = index.X
-			}
-			if ident, ok := receiver.(*ast.Ident); ok {
-				full = ident.Name + "." + full
-			}
-		}
-		if full == name {
-			return f
-		}
-	}
-	return nil
 }
 
 // tidyImports removes those imports that the source used before the change and
@@ -303,7 +278,7 @@ func (t Task) lines(e Edit, source []byte) (first, last int) {
 	case e.Function != "" && path.Ext(e.File) == ".go":
 		fset := token.NewFileSet()
 		if file, _ := parser.ParseFile(fset, "", source, parser.SkipObjectResolution); file != nil {
-			if f := findGo(file, e.Function); f != nil {
+			if f := godecl.Func(file, e.Function); f != nil {
 				return fset.Position(f.Pos()).Line, fset.Position(f.End()).Line
 			}
 		}

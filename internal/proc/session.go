@@ -48,10 +48,21 @@ func (p *Process) session(ctx context.Context) ([]*process.Process, error) {
 	}
 	return slices.DeleteFunc(all, func(o *process.Process) bool {
 		// One that has ended has no session, or waits to be collected.
-		if sid, err := unix.Getsid(int(o.Pid)); err != nil || sid != p.Pid() {
-			return true
-		}
-		status, err := o.StatusWithContext(ctx)
-		return err != nil || slices.Contains(status, process.Zombie)
+		sid, err := unix.Getsid(int(o.Pid))
+		return err != nil || sid != p.Pid() || Ended(ctx, o)
 	}), nil
+}
+
+// Ended reports whether a process is gone, or only waits to be collected. Where its
+// first thread has ended, others may still run, and keep its files and sockets open.
+func Ended(ctx context.Context, p *process.Process) bool {
+	if running, err := p.IsRunningWithContext(ctx); err != nil || !running {
+		return true
+	}
+	status, err := p.StatusWithContext(ctx)
+	if err != nil {
+		return true
+	}
+	threads, err := p.NumThreadsWithContext(ctx)
+	return slices.Contains(status, process.Zombie) && (err != nil || threads <= 1)
 }

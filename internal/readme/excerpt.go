@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/k8s-go/workshop/internal/godecl"
 )
 
 // An excerpt is a part of a file of the clone that a lesson shows. A comment
@@ -111,36 +113,19 @@ func declared(file string, source []byte, kind, name string) (from, to int, err 
 	if err != nil {
 		return 0, 0, err
 	}
+	var found ast.Node
+	if f := godecl.Func(parsed, name); f != nil && kind == "func" {
+		found = f
+	}
 	for _, d := range parsed.Decls {
-		found := false
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			found = kind == "func" && name == receiver(d)+d.Name.Name
-		case *ast.GenDecl:
-			if d.Tok == token.TYPE && len(d.Specs) == 1 {
-				found = kind == "type" && name == d.Specs[0].(*ast.TypeSpec).Name.Name
-			}
-		}
-		if found {
-			return files.Position(d.Pos()).Offset, files.Position(d.End()).Offset, nil
+		if d, ok := d.(*ast.GenDecl); ok && kind == "type" && d.Tok == token.TYPE && len(d.Specs) == 1 && name == d.Specs[0].(*ast.TypeSpec).Name.Name {
+			found = d
 		}
 	}
-	return 0, 0, fmt.Errorf("%s has no %s %s", file, kind, name)
-}
-
-// receiver returns the receiver's type and a dot, or nothing for a function.
-func receiver(d *ast.FuncDecl) string {
-	if d.Recv == nil {
-		return ""
+	if found == nil {
+		return 0, 0, fmt.Errorf("%s has no %s %s", file, kind, name)
 	}
-	t := d.Recv.List[0].Type
-	if pointer, ok := t.(*ast.StarExpr); ok {
-		t = pointer.X
-	}
-	if name, ok := t.(*ast.Ident); ok {
-		return name.Name + "."
-	}
-	return "?." // generic, which no lesson has
+	return files.Position(found.Pos()).Offset, files.Position(found.End()).Offset, nil
 }
 
 // onlyLine returns the index of the one line that contains the text.

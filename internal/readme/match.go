@@ -104,7 +104,6 @@ func withoutChance(got []string) []string {
 // lines of each agree at least: where to look if it is not.
 func compare(want, got []string) (wanted, gotten int, ok bool) {
 	lines := expected(want)
-	got = withoutChance(got)
 	// Where a line does not match, the last "..." leaves out one line more. An
 	// earlier one need not be asked again: it has left out as few as it could.
 	dots, resume := -1, 0
@@ -139,7 +138,7 @@ func compare(want, got []string) (wanted, gotten int, ok bool) {
 // Difference says in a line or two where the output of a command and its exit
 // code are not what the lesson expects. It is empty if they are.
 func (c Command) Difference(got []string, exitCode int) string {
-	got = withoutChance(got) // so that gotten is an index of it
+	got = withoutChance(got)
 	wanted, gotten, ok := compare(c.Want, got)
 	line := func(lines []string, i int) string {
 		if i >= len(lines) {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
 )
 
 // shows reads on until the terminal has shown a text.
@@ -345,11 +345,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 // runs reports whether there is such a process that has not ended.
 func runs(pid int) bool {
 	p, err := process.NewProcess(int32(pid))
-	if err != nil {
-		return false
-	}
-	status, err := p.Status()
-	return err == nil && !slices.Contains(status, process.Zombie)
+	return err == nil && !proc.Ended(context.Background(), p)
 }
 
 func TestPlain(t *testing.T) {
