@@ -17,13 +17,16 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/check"
@@ -42,11 +45,49 @@ type candidate struct {
 	wrong   func() // is called all the time, and ends the check when a mistake is certain
 }
 
+// notDeployed returns an error while the Deployment of the lesson would do what a
+// check expects of the learner's files.
+func notDeployed(e *testenv.Env, namespace string) error {
+	d, err := e.Client.AppsV1().Deployments(namespace).Get(e.Context(), name, metav1.GetOptions{})
+	if err == nil && ptr.Deref(d.Spec.Replicas, 1) > 0 {
+		return fmt.Errorf("the Deployment %s works in all namespaces, also in those of checks. Stop it: kubectl scale deployment %s --namespace %s --replicas 0", name, name, namespace)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// The error names the command that helps.
+func TestChecksNeedTheDeploymentStopped(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	if err := notDeployed(e, e.Namespace); err != nil {
+		t.Errorf("without a Deployment: %v", err)
+	}
+	labels := map[string]string{"app": name}
+	_, err := e.Client.AppsV1().Deployments(e.Namespace).Create(e.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pause", Image: cluster.PauseImage}}}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = notDeployed(e, e.Namespace)
+	if err == nil {
+		t.Fatal("a Deployment with a replica is no hindrance")
+	}
+	_, command, _ := strings.Cut(err.Error(), "kubectl ")
+	if r := e.Run(testenv.Command{Path: e.Workspace().Bin("kubectl"), Args: strings.Fields(command)}); r.ExitCode != 0 {
+		t.Fatalf("kubectl %s: %s", command, r.Stderr)
+	}
+	if err := notDeployed(e, e.Namespace); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
 // openFor makes an office in which a learner's files are checked.
 func openFor(c *check.C, program string) *office {
-	if d, err := c.Client.AppsV1().Deployments(name).Get(c.Context(), name, metav1.GetOptions{}); err == nil && ptr.Deref(d.Spec.Replicas, 1) > 0 {
-		c.T.Fatalf("the Deployment %s works in all namespaces, also in those of checks: kubectl scale deployment %s --namespace %s --replicas 0", name, name, name)
-	}
+	c.Must(notDeployed(c.Env, name))
 	crdtest.Share(c.T, c.Env, icecreams, policies)
 	o := newOffice(c.T, c.Env)
 	o.exercise = &candidate{c: c, program: program, wrong: func() {}}

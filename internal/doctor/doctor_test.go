@@ -129,7 +129,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Offline, each thing that a cluster needs and that is not there is named, with the next step.
+// Offline, each thing that a cluster needs and that is not there is named, with the next
+// step. The disk needs space for what is not there.
 func TestPartsNamesWhatIsMissing(t *testing.T) {
 	t.Setenv("CLUSTER", "kwok")
 	own, err := workspace.Find()
@@ -144,6 +145,13 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 		}
 		write(t, filepath.Join(ws.Root, "scripts", "controlplane", name), string(data))
 	}
+	wantDisk := func(want string) {
+		t.Helper()
+		if f := disk(t.Context(), ws); !strings.Contains(f.Detail, want) {
+			t.Errorf("disk: %+v, want %q", f, want)
+		}
+	}
+	wantDisk("5.0 needed for the first build")
 	f := parts(t.Context(), ws)
 	for _, want := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwokctl", "kubectl"} {
 		if !f.Fatal || !strings.Contains(f.Detail, want) {
@@ -167,10 +175,12 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 	if f := parts(t.Context(), ws); f.Fatal || f.Fix != "" {
 		t.Errorf("with all of them: %+v", f)
 	}
+	wantDisk("2.0 needed for the lessons")
 	write(t, ws.Bin(".stamps/etcd"), "of other pins")
 	if f := parts(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "kwok cluster: etcd") {
 		t.Errorf("with an outdated etcd: %+v", f)
 	}
+	wantDisk("5.0 needed for the first build")
 }
 
 func TestModulesNamesWhatIsMissing(t *testing.T) {

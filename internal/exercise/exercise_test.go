@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -234,5 +235,72 @@ func TestWorkIsKept(t *testing.T) {
 	write("01-curl/one.sh", "# new\none() {\n  echo 1\n}\n")
 	if changed, err := task.Changed(s); err != nil || !cmp.Equal(changed, []string{"one.sh"}) {
 		t.Errorf("changed: %v, %v, want one.sh", changed, err)
+	}
+}
+
+// What a learner adds to the module stays. What the workshop requires has its versions.
+func TestAddedModulesAreKept(t *testing.T) {
+	ws := workspace.Workspace{Root: t.TempDir()}
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(ws.Root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) string {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(ws.Root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	refresh := func() {
+		t.Helper()
+		if err := Refresh(ws); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const ours = "module " + workspace.Module + "\n\ngo 1.26.0\n\nrequire k8s.io/api v0.36.3\n\nrequire golang.org/x/net v0.50.0 // indirect\n"
+	write("go.mod", ours)
+	write("go.sum", "k8s.io/api v0.36.3 h1:a=\n")
+	refresh()
+	first := read("work/go.mod")
+
+	// Without a module of the learner's own, newer versions come from another commit.
+	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0").Replace(first))
+	refresh()
+	if diff := cmp.Diff(first, read("work/go.mod")); diff != "" {
+		t.Errorf("go.mod (-first +now):\n%s", diff)
+	}
+
+	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0").Replace(first)+
+		"\nrequire example.com/one v1.0.0\n\nrequire (\n\texample.com/two v1.0.0 // indirect\n\texample.com/local v0.0.0\n)\n\nreplace example.com/local => ./local\n")
+	write("work/go.sum", "example.com/one v1.0.0 h1:b=\nk8s.io/api v0.36.3 h1:a=\n")
+	refresh()
+	mod, sum := read("work/go.mod"), read("work/go.sum")
+	for _, want := range []string{"k8s.io/api v0.36.3\n", "golang.org/x/net v0.51.0 // indirect\n", "example.com/one v1.0.0\n",
+		"example.com/two v1.0.0 // indirect\n", "example.com/local v0.0.0\n", "replace example.com/local => ./local\n"} {
+		if !strings.Contains(mod, want) {
+			t.Errorf("go.mod lacks %q:\n%s", want, mod)
+		}
+	}
+	if want := "k8s.io/api v0.36.3 h1:a=\nexample.com/one v1.0.0 h1:b=\n"; sum != want {
+		t.Errorf("go.sum is\n%swant\n%s", sum, want)
+	}
+	refresh()
+	if diff := cmp.Diff(mod+sum, read("work/go.mod")+read("work/go.sum")); diff != "" {
+		t.Errorf("a second time changes it:\n%s", diff)
+	}
+	// The next commit of the workshop has another version.
+	write("go.mod", strings.ReplaceAll(ours, "v0.36.3", "v0.36.4"))
+	refresh()
+	if got := read("work/go.mod"); got != strings.ReplaceAll(mod, "v0.36.3", "v0.36.4") {
+		t.Errorf("after an update of the clone:\n%s", got)
+	}
+	write("work/go.mod", "require what\n")
+	if err := Refresh(ws); err == nil || !strings.Contains(err.Error(), "work/go.mod:1") || !strings.Contains(err.Error(), "remove it") {
+		t.Errorf("with a go.mod that is broken: %v", err)
 	}
 }

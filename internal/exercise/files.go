@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -157,20 +159,26 @@ func (f Files) hashes() map[string]string {
 const workModule = workspace.Module + "/work"
 
 // writeModule writes the go.mod and go.sum of a tree. It has the requirements of
-// the root, so that nothing has to be downloaded.
+// the root, so that nothing has to be downloaded, and what a learner has added.
 func writeModule(ws workspace.Workspace, tree string) error {
-	data, err := os.ReadFile(filepath.Join(ws.Root, "go.mod"))
+	mod, err := parseModule(ws.Root)
 	if err != nil {
 		return err
 	}
-	mod, err := modfile.Parse("go.mod", data, nil)
+	theirs, err := parseModule(tree)
+	if errors.Is(err, fs.ErrNotExist) {
+		theirs, err = &modfile.File{}, nil
+	}
 	if err != nil {
+		return fmt.Errorf("%w; mend it, or remove it to get a new one", err)
+	}
+	if err := addModules(mod, theirs); err != nil {
 		return err
 	}
 	if err := mod.AddModuleStmt(workModule); err != nil {
 		return err
 	}
-	mod.Module.Syntax.Before = []modfile.Comment{{Token: "// make exercise writes this file, and make check brings it up to date."}}
+	mod.Module.Syntax.Before = []modfile.Comment{{Token: "// make exercise writes this file, and make check brings it up to date. What you add stays."}}
 	root, err := filepath.Rel(tree, ws.Root)
 	if err != nil {
 		return err
@@ -190,10 +198,66 @@ func writeModule(ws workspace.Workspace, tree string) error {
 	if err != nil {
 		return err
 	}
+	if theirs.Module != nil {
+		theirSums, err := os.ReadFile(filepath.Join(tree, "go.sum"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for line := range bytes.Lines(theirSums) {
+			if !bytes.Contains(sums, line) {
+				sums = append(sums, line...)
+			}
+		}
+	}
 	if err := os.MkdirAll(tree, 0o755); err != nil {
 		return err
 	}
 	return errors.Join(writeIfOther(filepath.Join(tree, "go.mod"), text), writeIfOther(filepath.Join(tree, "go.sum"), sums))
+}
+
+func parseModule(dir string) (*modfile.File, error) {
+	file := filepath.Join(dir, "go.mod")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return modfile.Parse(file, data, nil)
+}
+
+// addModules adds to ours the modules that only theirs requires. The versions of what
+// ours requires itself stay; of what it requires indirectly, an added module may need
+// newer ones.
+func addModules(ours, theirs *modfile.File) error {
+	have := map[string]*modfile.Require{workspace.Module: {}}
+	for _, r := range ours.Require {
+		have[r.Mod.Path] = r
+	}
+	var newer, added []*modfile.Require
+	for _, r := range theirs.Require {
+		switch our := have[r.Mod.Path]; {
+		case our == nil:
+			added = append(added, r)
+			ours.AddNewRequire(r.Mod.Path, r.Mod.Version, r.Indirect)
+		case our.Indirect && semver.Compare(r.Mod.Version, our.Mod.Version) > 0:
+			newer = append(newer, r)
+		}
+	}
+	if len(added) == 0 {
+		return nil // the newer ones are those of another commit of the workshop
+	}
+	for _, r := range newer {
+		if err := ours.AddRequire(r.Mod.Path, r.Mod.Version); err != nil {
+			return err
+		}
+	}
+	for _, r := range theirs.Replace {
+		if slices.ContainsFunc(added, func(a *modfile.Require) bool { return a.Mod.Path == r.Old.Path }) {
+			if err := ours.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, r.New.Version); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // writeIfOther leaves a file alone that has this text: an editor would load the
