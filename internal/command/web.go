@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/web"
@@ -50,11 +49,16 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	proxy, kubeconfig, err := startProxy(c, dir)
+	// The terminals reach the cluster through the fault proxy.
+	proxy, namespace, err := faultproxy.StartFor(&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig()})
 	if err != nil {
 		return err
 	}
 	defer proxy.Close()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := proxy.WriteKubeconfig(kubeconfig, namespace, ""); err != nil {
+		return fmt.Errorf("writing the proxy's kubeconfig: %w", err)
+	}
 	socket := filepath.Join(dir, "xray")
 	hub, err := xray.NewHub(proxy, socket)
 	if err != nil {
@@ -70,30 +74,6 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 	})
 }
 
-// startProxy puts the fault proxy between the terminals and the cluster.
-func startProxy(c *cluster.Cluster, dir string) (*faultproxy.Proxy, string, error) {
-	config, err := c.Config()
-	if err != nil {
-		return nil, "", err
-	}
-	// Also what is the current namespace of somebody's own cluster.
-	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig()}, &clientcmd.ConfigOverrides{}).Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the namespace of %s: %w", c.Kubeconfig(), err)
-	}
-	proxy, err := faultproxy.Start(config)
-	if err != nil {
-		return nil, "", fmt.Errorf("starting the proxy in front of the cluster: %w", err)
-	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := proxy.WriteKubeconfig(kubeconfig, namespace, ""); err != nil {
-		proxy.Close()
-		return nil, "", fmt.Errorf("writing the proxy's kubeconfig: %w", err)
-	}
-	return proxy, kubeconfig, nil
-}
-
 // listen listens on this machine alone, on PORT or a free port.
 func listen(port string) (net.Listener, error) {
 	if port == "" {
@@ -102,13 +82,8 @@ func listen(port string) (net.Listener, error) {
 		return nil, fmt.Errorf("PORT=%s is no port: use a number from 1024 to 65535, or leave it out for a free one", port)
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("port %s is taken by another program: choose another one with PORT=, or leave it out for a free one", port)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("port %s is only for root: choose one from 1024 on with PORT=, or leave it out for a free one", port)
-	case err != nil:
-		return nil, fmt.Errorf("listening on port %s: %w", port, err)
+	if err != nil {
+		return nil, fmt.Errorf("port %s: %w: choose another one from 1024 on with PORT=, or leave it out for a free one", port, err)
 	}
 	return listener, nil
 }

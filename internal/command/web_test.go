@@ -25,7 +25,7 @@ func TestWebRefusesBadInput(t *testing.T) {
 		{"http", "", "", "use a number from 1024 to 65535"},
 		{"0", "", "", "use a number from 1024 to 65535"},
 		{"65536", "", "", "use a number from 1024 to 65535"},
-		{port, "", "", "port " + port + " is taken by another program: choose another one with PORT="},
+		{port, "", "", "port " + port + ": listen tcp 127.0.0.1:" + port + ": bind: address already in use: choose another one from 1024 on with PORT="},
 		{"", "https://learner.example.org/", "", "give the name in the address of the forwarded port"},
 		{"", "localhost", "", "leave HOST out"},
 		{"", "127.0.0.1:8080", "", "leave HOST out"},

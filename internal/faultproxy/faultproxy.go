@@ -120,6 +120,23 @@ func Start(config *rest.Config) (*Proxy, error) {
 	return p, nil
 }
 
+// StartFor starts a proxy in front of the cluster that the rules choose, and
+// returns also the default namespace there.
+func StartFor(rules *clientcmd.ClientConfigLoadingRules) (p *Proxy, namespace string, err error) {
+	chosen := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	config, err := chosen.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	if namespace, _, err = chosen.Namespace(); err != nil {
+		return nil, "", fmt.Errorf("reading the namespace: %w", err)
+	}
+	if p, err = Start(config); err != nil {
+		return nil, "", fmt.Errorf("starting the proxy: %w", err)
+	}
+	return p, namespace, nil
+}
+
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

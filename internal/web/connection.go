@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
 
@@ -70,12 +69,13 @@ func (t *terminal) join() (*page, bool) {
 	if len(t.pages) >= maxPages {
 		return nil, false
 	}
-	p := &page{seen: t.written - int64(min(len(t.output), kept))}
+	p := &page{}
+	p.put(websocket.MessageBinary, t.output[max(len(t.output)-kept, 0):])
 	switch {
 	case t.run != nil:
-		p.messages = []message{{Type: "started", asked: t.run.asked}}
+		p.tell(message{Type: "started", asked: t.run.asked})
 	case t.ready:
-		p.messages = []message{{Type: "prompt"}}
+		p.tell(message{Type: "prompt"})
 	}
 	t.pages[p] = struct{}{}
 	return p, true
@@ -94,31 +94,22 @@ func (t *terminal) show(ctx context.Context, p *page, conn *websocket.Conn) erro
 	for {
 		t.mu.Lock()
 		_, here := t.pages[p]
-		for here && p.seen == t.written && len(p.messages) == 0 && !t.ended {
+		for here && len(p.frames) == 0 && !t.ended {
 			t.changed.Wait()
 			_, here = t.pages[p]
 		}
-		first := t.written - int64(len(t.output))
-		data := append([]byte(nil), t.output[max(p.seen-first, 0):]...)
-		p.seen = t.written
-		messages, ended := p.messages, t.ended
-		p.messages = nil
+		frames, ended := p.frames, t.ended
+		*p = page{}
 		t.changed.Broadcast()
 		t.mu.Unlock()
 		if !here {
 			return context.Canceled
 		}
-		if len(data) > 0 {
-			if err := send(ctx, conn, websocket.MessageBinary, data); err != nil {
-				return err
-			}
-		}
-		for _, m := range messages {
-			text, err := json.Marshal(m)
+		for _, f := range frames {
+			ctx, cancel := context.WithTimeout(ctx, patience) // with a page that does not read
+			err := conn.Write(ctx, f.kind, f.data)
+			cancel()
 			if err != nil {
-				return err
-			}
-			if err := send(ctx, conn, websocket.MessageText, text); err != nil {
 				return err
 			}
 		}
@@ -126,11 +117,4 @@ func (t *terminal) show(ctx context.Context, p *page, conn *websocket.Conn) erro
 			return nil
 		}
 	}
-}
-
-// send gives up on a page that does not read.
-func send(ctx context.Context, conn *websocket.Conn, kind websocket.MessageType, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return conn.Write(ctx, kind, data)
 }

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -43,13 +42,7 @@ func (s *Server) doExercise(r *http.Request) (any, error) {
 			command = fmt.Sprintf("make %s %s", action, tasks[0].Args())
 		}
 	}
-	var body struct {
-		Terminal json.Number `json:"terminal"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 1<<10)).Decode(&body); err != nil {
-		return nil, refuse(http.StatusBadRequest, "The request names no terminal: %v", err)
-	}
-	t, err := s.terminals.find(body.Terminal.String())
+	t, err := s.terminals.find(r.URL.Query().Get("terminal"))
 	if err != nil {
 		return nil, err
 	}

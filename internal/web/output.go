@@ -12,53 +12,32 @@ type marks struct {
 	held []byte // the beginning of what may be a mark
 }
 
-const (
-	markStart = "\x1b]133;"
-	markEnd   = '\a'
-	maxMark   = 64
+const maxMark = 64
+
+var (
+	mark = regexp.MustCompile(`\x1b\]133;([^\a\x1b]{1,50})\a`)
+	// The end of the output may be the beginning of a mark.
+	markBegun = regexp.MustCompile(`\x1b(\](1(3(3(;[^\a\x1b]{0,50})?)?)?)?)?$`)
 )
 
 // scan calls f with each mark, and with the output before, between and after them.
 func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
 	data = append(m.held, data...)
-	m.held = nil
-	for len(data) > 0 {
-		start := bytes.Index(data, []byte(markStart))
-		if start < 0 {
-			// The end may be the beginning of a mark.
-			start = len(data)
-			for n := min(len(markStart)-1, len(data)); n > 0; n-- {
-				if strings.HasPrefix(markStart, string(data[len(data)-n:])) {
-					start -= n
-					break
-				}
-			}
-			m.hold(data[start:])
-			if start > 0 {
-				f("", data[:start])
-			}
-			return
-		}
-		if start > 0 {
-			f("", data[:start])
-		}
-		data = data[start:]
-		end := bytes.IndexByte(data, markEnd)
-		switch {
-		case end > len(markStart):
-			f(string(data[len(markStart):end]), nil)
-			data = data[end+1:]
-		case end < 0 && len(data) < maxMark:
-			m.hold(data)
-			return
-		default: // no mark of ours
-			f("", data[:len(markStart)])
-			data = data[len(markStart):]
+	output := func(data []byte) {
+		if len(data) > 0 {
+			f("", data)
 		}
 	}
+	at := 0
+	for _, found := range mark.FindAllSubmatchIndex(data, -1) {
+		output(data[at:found[0]])
+		f(string(data[found[2]:found[3]]), nil)
+		at = found[1]
+	}
+	data = data[at:]
+	m.held = bytes.Clone(markBegun.Find(data[max(0, len(data)-maxMark):]))
+	output(data[:len(data)-len(m.held)])
 }
-
-func (m *marks) hold(data []byte) { m.held = append([]byte(nil), data...) }
 
 var (
 	// Colours, titles, and commands to the screen, the cursor and the keyboard.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/creack/pty"
 
 	"github.com/k8s-go/workshop/internal/proc"
@@ -27,7 +29,7 @@ import (
 const (
 	maxTerminals = 8
 	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
-	maxMessages  = 1000            // that wait for a page
+	maxWaiting   = 128 << 10       // bytes for a page, which then slow the program down
 	patience     = 5 * time.Second // with a page that does not read
 )
 
@@ -60,7 +62,6 @@ type terminal struct {
 
 	mu      sync.Mutex
 	output  []byte // the last of it, at least kept bytes
-	written int64  // how many bytes there were in all
 	marks   marks
 	ready   bool // bash waits for a command
 	run     *run // what the page has asked for, until bash is ready again
@@ -98,8 +99,28 @@ type message struct {
 
 // A page is one browser window that shows a terminal.
 type page struct {
-	seen     int64 // bytes of the output
-	messages []message
+	frames []frame // what it has still to get
+	size   int     // in bytes
+}
+
+// A frame is output, as bytes, or a message, as text.
+type frame struct {
+	kind websocket.MessageType
+	data []byte
+}
+
+func (p *page) put(kind websocket.MessageType, data []byte) {
+	p.size += len(data)
+	if last := len(p.frames) - 1; kind == websocket.MessageBinary && last >= 0 && p.frames[last].kind == kind {
+		p.frames[last].data = append(p.frames[last].data, data...)
+		return
+	}
+	p.frames = append(p.frames, frame{kind, bytes.Clone(data)})
+}
+
+func (p *page) tell(m message) {
+	text, _ := json.Marshal(m) // there is nothing in a message that JSON does not know
+	p.put(websocket.MessageText, text)
 }
 
 func (ts *terminals) open() (any, error) {
@@ -242,7 +263,9 @@ func (t *terminal) take(data []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.output = append(t.output, data...)
-	t.written += int64(len(data))
+	for p := range t.pages {
+		p.put(websocket.MessageBinary, data)
+	}
 	t.marks.scan(data, t.mark)
 	if len(t.output) > 2*kept { // not with each piece, which would move all of it
 		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
@@ -253,10 +276,10 @@ func (t *terminal) take(data []byte) {
 	}
 }
 
-// slow reports whether a page has half of what is kept still to see, or many messages.
+// slow reports whether a page has much still to get.
 func (t *terminal) slow() bool {
 	for p := range t.pages {
-		if t.written-p.seen > kept/2 || len(p.messages) > maxMessages {
+		if p.size > maxWaiting {
 			return true
 		}
 	}
@@ -266,7 +289,7 @@ func (t *terminal) slow() bool {
 // tell queues a message for all pages. The caller holds t.mu.
 func (t *terminal) tell(m message) {
 	for p := range t.pages {
-		p.messages = append(p.messages, m)
+		p.tell(m)
 	}
 	t.changed.Broadcast()
 }
@@ -379,10 +402,10 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	if !t.begin(text, &run{asked: r.asked, expected: expected}) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if len(p.messages) > maxMessages {
+		if p.size > maxWaiting {
 			return errors.New("too many requests")
 		}
-		p.messages = append(p.messages, message{Type: "busy", asked: r.asked})
+		p.tell(message{Type: "busy", asked: r.asked})
 		t.changed.Broadcast()
 	}
 	return nil

@@ -11,9 +11,6 @@ import (
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
-// errNoFault says that there is no such button.
-var errNoFault = errors.New("no such fault: choose cut, stall, gone, drop, delay, conflict, away, back or clear")
-
 // delay is by how much the button delays an event.
 const delay = 5 * time.Second
 
@@ -80,7 +77,7 @@ func (h *Hub) press(button string, t target) (string, error) {
 		h.proxy.Clear()
 		message = "No faults are waiting any more, and what was stalled goes on."
 	default:
-		return "", errNoFault
+		err = errors.New("there is no such button: choose cut, stall, gone, drop, delay, conflict, away, back or clear")
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", button, err)

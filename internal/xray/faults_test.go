@@ -130,7 +130,7 @@ func TestUnknownButton(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusNotFound {
+	if resp.StatusCode != http.StatusBadRequest {
 		t.Error(resp.Status)
 	}
 	if resp, err = http.Get(r.url + "/faults/cut"); err != nil {

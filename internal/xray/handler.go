@@ -3,12 +3,12 @@ package xray
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
 )
 
 // Handler answers what follows /api/xray. Whoever mounts it checks the cookie,
@@ -19,20 +19,17 @@ func (h *Hub) Handler() http.Handler {
 	mux.HandleFunc("POST /faults/{fault}", func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		message, err := h.press(r.PathValue("fault"), target{resource: query.Get("resource"), program: query.Get("program")})
-		switch {
-		case errors.Is(err, errNoFault):
-			http.Error(w, err.Error(), http.StatusNotFound)
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		default:
-			answer(w, map[string]string{"message": message})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
 		}
+		answer(w, map[string]string{"message": message})
 	})
 	mux.HandleFunc("GET /recording", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=xray-%s.json", time.Now().Format("2006-01-02-150405")))
 		answer(w, map[string]any{"version": 1, "items": h.recorded()})
 	})
-	mux.HandleFunc("GET /tours", func(w http.ResponseWriter, _ *http.Request) { answer(w, tours) })
+	mux.Handle("GET /tours/", http.FileServerFS(tours))
 	return mux
 }
 
@@ -46,37 +43,34 @@ const patience = time.Minute
 
 // view sends batches to one viewer until it leaves.
 func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
-	v := h.newViewer()
-	if v == nil {
+	defer h.viewers.Add(-1)
+	if h.viewers.Add(1) > mostViewers {
 		http.Error(w, fmt.Sprintf("%d windows already show the X-ray: close one", mostViewers), http.StatusServiceUnavailable)
 		return
 	}
-	defer h.remove(v)
 	// The Origin is checked already, and behind a forwarded port it is not the Host.
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return // Accept has answered
 	}
 	defer c.CloseNow()
-	ctx := c.CloseRead(r.Context())
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-h.ctx.Done():
-			_ = c.Close(websocket.StatusGoingAway, "the workshop has ended")
-			return
-		case frame := <-v.frames:
-			if err := h.write(ctx, c, frame); err != nil {
+	left := c.CloseRead(h.ctx)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for seen := -1; ; {
+		if b, now := h.next(seen); now != seen {
+			seen = now
+			ctx, cancel := context.WithTimeout(left, patience)
+			err := wsjson.Write(ctx, c, b)
+			cancel()
+			if err != nil {
 				return
 			}
 		}
+		select {
+		case <-left.Done():
+			return
+		case <-tick.C:
+		}
 	}
-}
-
-func (h *Hub) write(ctx context.Context, c *websocket.Conn, frame []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	defer context.AfterFunc(h.ctx, cancel)()
-	return c.Write(ctx, websocket.MessageText, frame)
 }

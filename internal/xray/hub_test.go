@@ -1,70 +1,55 @@
 package xray
 
 import (
-	"encoding/json"
+	"cmp"
+	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/coder/websocket"
+
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
-// still is a hub that sends only when the test calls flush.
-func still() *Hub {
-	return &Hub{wake: make(chan struct{}, 1), viewers: map[*viewer]struct{}{}, underWay: map[int]*Item{}, newest: map[stream][]uint64{}}
+func newHub() *Hub {
+	return &Hub{counts: map[report.Kind]int{}, underWay: map[int]*Item{}, newest: map[stream][]uint64{}}
 }
 
-func next(t *testing.T, v *viewer) (b batch) {
-	t.Helper()
-	select {
-	case frame := <-v.frames:
-		if err := json.Unmarshal(frame, &b); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Fatal("no frame")
-	}
-	return b
-}
-
-func TestASlowViewerIsToldWhatItMissed(t *testing.T) {
-	h := still()
-	slow, fast := h.newViewer(), h.newViewer()
-	const more = 7
-	for n := range mostBehind + more {
+func TestASlowViewerGetsCounts(t *testing.T) {
+	h := newHub()
+	b, slow := h.next(-1)
+	fast := slow
+	const number = mostItems + 7
+	for n := range number {
 		h.add(Item{Kind: report.Event, Object: fmt.Sprint(n)})
-		h.flush()
-		if b := next(t, fast); len(b.Items) != 1 || b.Missed != 0 || b.Counts.Events != 1 {
+		b, fast = h.next(fast)
+		if len(b.Items) != 1 || b.Items[0].Object != fmt.Sprint(n) || b.Missed != 0 || b.Counts[report.Event] != n+1 || b.Open != nil {
 			t.Fatalf("the fast viewer got %+v", b)
 		}
 	}
-	for n := range mostBehind {
-		if b := next(t, slow); b.Missed != 0 || b.Items[0].Object != fmt.Sprint(n) {
-			t.Fatalf("frame %d: %+v", n, b)
-		}
+	if b, now := h.next(fast); now != fast || len(b.Items) != 0 {
+		t.Errorf("nothing has happened, and the fast viewer got %+v", b)
 	}
-	if len(h.wake) != 1 {
-		t.Error("it would learn of that only with the next item")
-	}
-	h.flush()
-	if b := next(t, slow); b.Missed != more || b.Counts.Events != more || len(b.Items) != 0 || b.Open == nil {
+	b, slow = h.next(slow)
+	if b.Missed != number || b.Counts[report.Event] != number || b.Items != nil || b.Open == nil {
 		t.Errorf("after it was slow, it got %+v", b)
 	}
-	h.add(Item{Kind: report.Event})
-	h.flush()
-	if b := next(t, slow); b.Missed != 0 || b.Counts.Events != 1 || len(b.Items) != 1 {
+	h.add(Item{Kind: report.Event, Object: "one"})
+	if b, _ = h.next(slow); b.Missed != 0 || b.Counts[report.Event] != number+1 || len(b.Items) != 1 || b.Items[0].Object != "one" {
 		t.Errorf("then it got %+v", b)
-	}
-	if len(fast.frames) != 1 {
-		t.Errorf("the fast viewer got %d frames", len(fast.frames))
 	}
 }
 
 func TestCountsWithoutItemsWhenThereAreMany(t *testing.T) {
-	h := still()
-	v := h.newViewer()
-	h.flush()
-	if b := next(t, v); b.Open == nil || len(b.Items) != 0 {
+	h := newHub()
+	h.add(Item{Kind: report.Fault}) // before anybody looked
+	b, seen := h.next(-1)
+	if b.Open == nil || len(b.Items) != 0 || b.Missed != 0 || b.Counts[report.Fault] != 1 {
 		t.Errorf("first %+v", b)
 	}
 	h.underWay[7] = &Item{ID: 7, Verb: "watch-list", Resource: "pods", Events: 3}
@@ -72,22 +57,24 @@ func TestCountsWithoutItemsWhenThereAreMany(t *testing.T) {
 	for range mostItems {
 		h.add(Item{Kind: report.Begun})
 	}
-	h.flush()
-	if b := next(t, v); len(b.Items) != mostItems || b.Open != nil || b.Counts.Requests != mostItems {
+	b, seen = h.next(seen)
+	if len(b.Items) != mostItems || b.Open != nil || b.Counts[report.Begun] != mostItems {
 		t.Errorf("as many as it may hold: %+v", b)
 	}
-	for range mostItems + 1 {
+	for range mostItems {
 		h.add(Item{Kind: report.Fault})
 	}
-	h.flush()
-	b := next(t, v)
-	if b.Items != nil || b.Counts.Faults != mostItems+1 || len(b.Open) != 1 || b.Open[0].ID != 7 || b.Open[0].Events != 3 {
+	h.add(Item{Kind: report.Program, Missed: 5})
+	h.add(Item{Kind: report.Step})
+	b, _ = h.next(seen)
+	if b.Items != nil || b.Missed != mostItems+2 || b.Counts[report.Fault] != mostItems+1 || b.Counts[report.Step] != 6 ||
+		len(b.Open) != 1 || b.Open[0].ID != 7 || b.Open[0].Events != 3 {
 		t.Errorf("more than that: %+v", b)
 	}
 }
 
 func TestTheLastItemsAreRemembered(t *testing.T) {
-	h := still()
+	h := newHub()
 	for n := range remembered + 3 {
 		h.add(Item{ID: n})
 	}
@@ -97,19 +84,43 @@ func TestTheLastItemsAreRemembered(t *testing.T) {
 }
 
 func TestTooManyViewers(t *testing.T) {
-	h := still()
-	for range mostViewers {
-		if h.newViewer() == nil {
-			t.Fatal("refused")
+	h := newHub()
+	h.ctx = t.Context()
+	server := httptest.NewServer(h.Handler())
+	defer server.Close()
+	dial := func() (*websocket.Conn, int) {
+		c, r, err := websocket.Dial(t.Context(), server.URL+"/ws", nil)
+		if err == nil {
+			t.Cleanup(func() { _ = c.CloseNow() })
+		} else if r == nil {
+			t.Fatal(err)
 		}
+		return c, r.StatusCode
 	}
-	if h.newViewer() != nil {
-		t.Error("one more was accepted")
+	var first *websocket.Conn
+	for range mostViewers {
+		c, code := dial()
+		if code != http.StatusSwitchingProtocols {
+			t.Fatalf("status %d", code)
+		}
+		first = cmp.Or(first, c)
+	}
+	if _, code := dial(); code != http.StatusServiceUnavailable {
+		t.Errorf("one more: status %d", code)
+	}
+	_ = first.CloseNow()
+	if err := poll.Until(t.Context(), 20*time.Millisecond, time.Minute, func(context.Context) error {
+		if _, code := dial(); code != http.StatusSwitchingProtocols {
+			return fmt.Errorf("after one has left: status %d", code)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestBehind(t *testing.T) {
-	h := still()
+	h := newHub()
 	for _, version := range []string{"5", "7", "6", "7", "9", "strange"} { // 6 and 7 again: another watch had them
 		h.passed(Item{Program: "p", Resource: "pods", ResourceVersion: version})
 	}

@@ -67,7 +67,6 @@ func enter(t testing.TB) *room {
 type frame struct {
 	Now    int64
 	Missed int
-	Counts xray.Counts
 	Open   []xray.Item
 	Items  []xray.Item
 }

@@ -45,18 +45,9 @@ func run(ctx context.Context) error {
 	if *out == "" || *control == "" {
 		return errors.New("-write-kubeconfig and -control are required")
 	}
-	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
-	config, err := clientConfig.ClientConfig()
+	proxy, namespace, err := faultproxy.StartFor(rules)
 	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	namespace, _, err := clientConfig.Namespace()
-	if err != nil {
-		return fmt.Errorf("reading the namespace: %w", err)
-	}
-	proxy, err := faultproxy.Start(config)
-	if err != nil {
-		return fmt.Errorf("starting the proxy: %w", err)
+		return err
 	}
 	var printing sync.WaitGroup
 	defer printing.Wait() // it ends with the proxy

@@ -154,5 +154,5 @@ async function showExercises() {
 async function act(step, action, task) {
   const terminal = await terminalForCommand();
   tell('');
-  await post(`/api/exercises/${step}/${action}?task=${encodeURIComponent(task)}`, { terminal });
+  await post(`/api/exercises/${step}/${action}?task=${encodeURIComponent(task)}&terminal=${terminal}`);
 }

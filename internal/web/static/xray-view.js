@@ -121,7 +121,7 @@ async function breakIt(name) {
 }
 
 async function startTours(isOwnWindow) {
-  const tours = await api('/api/xray/tours');
+  const tours = await api('/api/xray/tours/tours.json');
   const look = (tour) => $('#xray-look').replaceChildren(h('h3', {}, tour.title), h('ol', {}, ...tour.look.map((sentence) => h('li', {}, sentence))));
   channel.onmessage = ({ data }) => {
     const tour = tours.find(({ name }) => name === data.tour);
@@ -132,7 +132,7 @@ async function startTours(isOwnWindow) {
     if (isOwnWindow) channel.postMessage({ tour: tour.name });
     else send(await terminalForCommand(), { type: 'tour', name: tour.name });
   };
-  $('#xray-tours .buttons').append(...tours.map((tour) => h('button', { type: 'button', 'data-tour': tour.name, title: tour.command, onclick: () => begin(tour).catch(tellError) }, tour.title)));
+  $('#xray-tours .buttons').append(...tours.map((tour) => h('button', { type: 'button', 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh`, onclick: () => begin(tour).catch(tellError) }, tour.title)));
 }
 
 // Frames. Dots move in each frame; the rest is written at most ten times a second.
@@ -167,10 +167,10 @@ function drawTables(state) {
 function drawTime(state) {
   const words = { live: 'Live', stopped: 'Stopped', playing: 'Playing back' };
   setText($('#xray-mode'), recording.isFile ? `File, ${words[recording.mode].toLowerCase()}` : words[recording.mode]);
-  const sum = { requests: 0, events: 0, faults: 0 };
+  const sum = { begun: 0, event: 0 };
   const since = recording.now() - 1000;
   for (const [t, counts] of state.rates) if (t > since) for (const name of Object.keys(sum)) sum[name] += counts[name] ?? 0;
-  setText($('#xray-rates'), `${sum.requests} requests/s, ${sum.events} events/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
+  setText($('#xray-rates'), `${sum.begun} requests/s, ${sum.event} events/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
   root.dataset.mode = recording.mode;
   root.dataset.counting = state.counting;
   const position = $('#xray-position');

@@ -229,6 +229,7 @@ export async function connect(changed) {
     const socket = new WebSocket(socketURL('/api/xray/ws'));
     socket.onopen = () => {
       tries = 0;
+      counted = null;
       changed('');
     };
     socket.onmessage = ({ data }) => {
@@ -243,18 +244,19 @@ export async function connect(changed) {
   dial();
 }
 
+let counted = null; // the counts of the batch before
+
 function receive(batch) {
   measured.batches++;
+  const counts = {};
+  for (const [kind, n] of Object.entries(batch.counts)) counts[kind] = counted ? n - (counted[kind] ?? 0) : 0;
+  counted = batch.counts;
   if (recording.isFile) return;
   for (const item of batch.items ?? []) {
     recording.add(item);
     if (item.kind === 'event' && recording.mode === 'live') measured.waiting.push(item.t);
   }
-  const counts = batch.counts ?? {};
-  recording.add({
-    kind: 'counts', t: batch.now, counts, missed: batch.missed ?? 0, open: batch.open,
-    isCounted: !batch.items && Object.values(counts).some((n) => n > 0),
-  });
+  recording.add({ kind: 'counts', t: batch.now, counts, missed: batch.missed, open: batch.open, isCounted: batch.missed > 0 });
 }
 
 // frameDrawn is told when a frame has been drawn.

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -52,15 +51,7 @@ func (r *Reporter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	defer r.reading.Unlock()
-	r.write(request.Context(), flushed{w})
-}
-
-// flushed sends each write at once.
-type flushed struct{ http.ResponseWriter }
-
-func (f flushed) Write(b []byte) (int, error) {
-	n, err := f.ResponseWriter.Write(b)
-	return n, errors.Join(err, http.NewResponseController(f.ResponseWriter).Flush())
+	r.write(request.Context(), w)
 }
 
 // Open returns the reporter of this process, or nil if nobody wants to know.
@@ -149,7 +140,12 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 		lines.Reset()
 		if time.Since(looked) >= stateEvery {
 			looked = time.Now()
-			for _, i := range r.look() { // past the buffer, which may be full
+			r.mu.Lock()
+			states := r.states
+			r.mu.Unlock()
+			for _, state := range states { // past the buffer, which may be full
+				i := state()
+				i.Time = looked.UnixMilli()
 				_ = encoder.Encode(i)
 			}
 		}
@@ -171,18 +167,8 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 		if _, err := to.Write(lines.Bytes()); err != nil {
 			return
 		}
+		if w, ok := to.(http.Flusher); ok {
+			w.Flush()
+		}
 	}
-}
-
-// look returns the state of the caches and the queue as they are now.
-func (r *Reporter) look() (items []Item) {
-	r.mu.Lock()
-	states := r.states
-	r.mu.Unlock()
-	for _, state := range states {
-		i := state()
-		i.Time = time.Now().UnixMilli()
-		items = append(items, i)
-	}
-	return items
 }
