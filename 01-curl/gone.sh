@@ -20,10 +20,10 @@ remove() { # ten seconds at most; it takes less than one
 
 remove # what a run that was killed has left
 at_exit remove
-# By its label, the lesson in workshop-01 finds what it has to remove, and nobody else's.
+# By its label, the lesson finds what a run that was killed has left, and nobody else's.
 api "$definitions" --fail-with-body --output /dev/null --json @- <<JSON
 {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
- "metadata": {"name": "notes.$group", "labels": {"workshop.k8s-go.dev/step": "${NAMESPACE#workshop-}"}},
+ "metadata": {"name": "notes.$group", "labels": {"workshop.k8s-go.dev/step": "$NAMESPACE"}},
  "spec": {"group": "$group", "scope": "Namespaced", "names": {"plural": "notes", "kind": "Note"},
   "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}}
 JSON

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,8 +25,9 @@ import (
 )
 
 // StepLabel is what the cluster-scoped objects of a lesson carry, with the
-// number of the step that they come from: "04". No lesson changes or deletes a
-// cluster-scoped object without it, whoever made that.
+// number of the step that they come from: "04". The definitions of lessons
+// that several people can do on one cluster carry their namespace: "anna-workshop-02".
+// No lesson changes or deletes a cluster-scoped object without it, whoever made that.
 const StepLabel = "workshop.k8s-go.dev/step"
 
 var owns = regexp.MustCompile(`(?m)^<!-- cluster-scoped objects: (\d\d(?:, \d\d)*) -->$`)
@@ -50,20 +52,19 @@ func Owns(s workspace.Step) ([]string, error) {
 }
 
 // removeClusterScoped deletes the cluster-scoped objects that carry one of the
-// values of StepLabel, of whatever kind, and waits until they are gone. The
-// objects of a definition go with it.
-func removeClusterScoped(ctx context.Context, config *rest.Config, values []string) error {
-	if len(values) == 0 {
-		return nil
-	}
-	selector := fmt.Sprintf("%s in (%s)", StepLabel, strings.Join(values, ","))
+// values of StepLabel, of whatever kind, and the definitions that carry the lesson's
+// namespace. It waits until they are gone. The objects of a definition go with it.
+func removeClusterScoped(ctx context.Context, config *rest.Config, values []string, namespace string) error {
+	selector := fmt.Sprintf("%s in (%s)", StepLabel, strings.Join(append(values, namespace), ","))
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	kinds, err := clusterScopedKinds(config)
-	if err != nil {
-		return err
+	kinds := []schema.GroupVersionResource{apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")}
+	if len(values) > 0 {
+		if kinds, err = clusterScopedKinds(config); err != nil {
+			return err
+		}
 	}
 	for _, kind := range kinds {
 		objects := client.Resource(kind)

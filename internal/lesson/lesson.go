@@ -63,7 +63,7 @@ func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step
 	if err != nil {
 		return err
 	}
-	if err := removeClusterScoped(ctx, config, values); err != nil {
+	if err := removeClusterScoped(ctx, config, values, p.Namespace(s)); err != nil {
 		return err
 	}
 	return removeNamespace(ctx, config, p.Namespace(s))

@@ -203,6 +203,39 @@ kept.lesson.test/one created
 	}
 }
 
+// Each person's definitions of the steps that share a cluster are found by the namespace in their label.
+func TestDefinitionsOfASharedClusterAreRemoved(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	const others = "snacks.anna-workshop-92.k8s-go.openshift.org"
+	err := run(t, e, step(t, 92, "# Fails\n\n```console\n"+
+		"$ kubectl create namespace workshop-92\nnamespace/workshop-92 created\n"+
+		"$ for n in workshop-92 anna-workshop-92; do sed s/workshop-02/$n/g 02-clientset/dynamic/definition.yaml | kubectl create -f -; done\n"+
+		"customresourcedefinition.apiextensions.k8s.io/snacks.workshop-92.k8s-go.openshift.org created\n"+
+		"customresourcedefinition.apiextensions.k8s.io/"+others+" created\n"+
+		"$ until kubectl api-resources --api-group=workshop-92.k8s-go.openshift.org | grep -q snacks; do sleep 0.1; done\n"+
+		"$ { WORKSHOP_NAMESPACE=workshop-92 bash -c \"$(sed 's/^for .* as long, .*/kill -KILL $$/' 01-curl/gone.sh)\" 01-curl/gone.sh; } 2>$TMPDIR/killed; echo $?\n137\n"+
+		"$ kubectl get crd notes.workshop-92.k8s-go.openshift.org --output name\ncustomresourcedefinition.apiextensions.k8s.io/notes.workshop-92.k8s-go.openshift.org\n"+
+		"$ echo something\nsomething else\n```\n"))
+	var mismatch *readme.Mismatch
+	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
+		t.Errorf("error %v, want the mismatch", err)
+	}
+	client, err := clientset.NewForConfig(e.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+	for _, plural := range []string{"snacks", "notes"} {
+		if _, err := definitions.Get(e.Context(), plural+".workshop-92.k8s-go.openshift.org", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the lesson has left the definition of %s: %v", plural, err)
+		}
+	}
+	if err := definitions.Delete(e.Context(), others, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("the definition of somebody else: %v", err)
+	}
+}
+
 func TestOwns(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
