@@ -188,9 +188,7 @@ func (d *deployment) gap(log auditLog, s strike, struck time.Time) (next term) {
 	// a try late, and come a try late.
 	least, most := time.Duration(0), shortNextTry
 	if !s.releases {
-		// client-go's standby compares records in which a time has whole seconds, so it does
-		// not notice a renewal in the second of the one before.
-		least, most = shortLease-time.Second, shortLease+2*shortNextTry
+		least, most = shortLease, shortLease+2*shortNextTry
 	}
 	gap := next.done.Sub(last.done)
 	if released := last.holder == ""; released != s.releases || next.done.Sub(last.received) < least || gap > most+slack {

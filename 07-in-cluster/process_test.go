@@ -43,6 +43,7 @@ func TestProcess(t *testing.T) {
 	crdtest.Share(t, e, icecreams, policies)
 	for name, test := range map[string]func(t *testing.T, o *office){
 		"a standby is ready and takes over":              standbyTakesOver,
+		"a standby notices each renewal":                 renewedTwiceInASecond,
 		"a leader without its lease ends in time":        leaderEndsInTime,
 		"a paused leader takes nothing from the next":    pausedLeaderEnds,
 		"the late writes of a paused leader do no harm":  lateWrites,
@@ -350,6 +351,38 @@ func standbyTakesOver(t *testing.T, o *office) {
 	}
 	o.pod("c")
 	o.marked("c")
+}
+
+// A leader renews twice within a second: the lease lasts from the second time on.
+func renewedTwiceInASecond(t *testing.T, o *office) {
+	const duration = 3 * time.Second
+	second := time.Now().Truncate(time.Second)
+	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(second.Add(d))) }
+	leases := o.client.CoordinationV1().Leases(o.namespace)
+	lease, err := leases.Create(o.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "policy-controller"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("another"), AcquireTime: at(0), RenewTime: at(0), LeaseDurationSeconds: new(int32(duration.Seconds()))},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby := o.start("-lease-duration", duration.String(), "-renew-deadline", "2s", "-retry-period", "200ms")
+	o.Eventually(time.Minute, func(context.Context) error {
+		if !strings.Contains(standby.Stderr(), `"Leader" identity="another"`) {
+			return fmt.Errorf("it has not seen the lease:\n%s", standby.Stderr())
+		}
+		return nil
+	})
+	time.Sleep(time.Second) // longer than from one try to the next
+	lease.Spec.RenewTime = at(900 * time.Millisecond)
+	renewed := time.Now()
+	if _, err := leases.Update(o.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	standby.waitLeads()
+	if since := o.lease().Spec.AcquireTime.Sub(renewed); since < duration {
+		t.Errorf("the standby took the lease %s after a renewal, before it had run out", since)
+	}
 }
 
 // The leader's requests for the lease hang. It must be gone before another one

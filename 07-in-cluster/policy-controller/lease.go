@@ -114,6 +114,10 @@ func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}
 // A lock releases a lease only while its own process holds it. client-go v0.36 asks
 // what it has last seen of the lease. A leader that was paused during a renewal has
 // not seen the next leader yet, and would release that one's lease.
+//
+// And it shows a standby each renewal. client-go compares the bytes that Get returns,
+// and in its own the times have whole seconds. With a retry period below a second, its
+// standby misses some renewals, and may take the lease up to a second early.
 type lock struct {
 	resourcelock.LeaseLock
 	holder string // in the lease that Get has read last, which Update writes
@@ -123,6 +127,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil {
 		l.holder = record.HolderIdentity
+		raw = record.RenewTime.AppendFormat(raw, time.RFC3339Nano)
 	}
 	return record, raw, err
 }
