@@ -6,7 +6,6 @@ import (
 
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/workspace"
-	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 // The terminals of make web reach the cluster through the proxy. A lesson must
@@ -32,12 +31,11 @@ func TestREADMEsThroughTheProxy(t *testing.T) {
 			} else {
 				r.OwnDefinitions()
 			}
-			summary, err := person.Run(r.Context(), r.Workspace(), r.Cluster(), s, nil, false,
-				"KUBECONFIG="+r.proxy.Kubeconfig, report.Variable+"="+r.socket)
+			summary, err := person.Run(r.Context(), r.Workspace(), r.Cluster(), s, nil, false, r.Environ()...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, items := r.recording(); len(items) < summary.Commands {
+			if _, items := r.Recording(); len(items) < summary.Commands {
 				t.Errorf("%d commands, and %d items on the wire", summary.Commands, len(items))
 			}
 		})
