@@ -244,11 +244,11 @@ func (d *deployment) rolledOut() {
 	d.kubectl("rollout", "status", "-n", name, "deployment/"+name, "--timeout=5m")
 }
 
-// shorten changes a setting: the lease gets short.
+// shorten changes settings: the lease gets short, and the X-ray can look into the pods.
 func (d *deployment) shorten() {
 	d.t.Helper()
 	var patch []string
-	for _, flag := range []string{"lease-duration=" + shortLease.String(), "renew-deadline=" + shortDeadline.String(), "retry-period=" + shortRetry.String()} {
+	for _, flag := range []string{"lease-duration=" + shortLease.String(), "renew-deadline=" + shortDeadline.String(), "retry-period=" + shortRetry.String(), d.insideArgument()} {
 		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"-%s"}`, flag))
 	}
 	d.change(strings.Join(patch, ","))

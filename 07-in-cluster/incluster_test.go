@@ -66,8 +66,9 @@ func TestInCluster(t *testing.T) {
 	o.marked("a")
 	d.metrics()
 
-	load := o.startLoad()
 	d.shorten()
+	d.inside() // before the load: a program leaves out steps when there are many
+	load := o.startLoad()
 	deaths := failovers(t)
 	for i := range deaths {
 		d.failover(log, i)
@@ -89,6 +90,7 @@ type deployment struct {
 	c     *cluster.Cluster
 	image v1.Image
 	cache string // of kubectl
+	xray  string // the port where the pods listen for the X-ray
 }
 
 func (d *deployment) kubectl(args ...string) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,11 +27,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 	"github.com/k8s-go/workshop/internal/xray"
+	"github.com/k8s-go/workshop/internal/xray/xraytest"
 )
 
 // browserVariable names the browser's program; make test-browser sets it.
@@ -222,46 +225,29 @@ func (b *tab) ready(terminal int) {
 }
 
 // begin serves the lessons of this clone, or of another one, through a fault proxy.
-func begin(t testing.TB, prefix lesson.Prefix, ws *workspace.Workspace) (*testenv.Env, *client, *testenv.Proxy) {
+func begin(t testing.TB, prefix lesson.Prefix, ws *workspace.Workspace) (*xraytest.Room, *client) {
 	t.Helper()
 	if os.Getenv(browserVariable) == "" {
 		t.Skip("needs a browser: make test-browser runs this with Chromium")
 	}
-	e := testenv.New(t)
-	proxy := e.Proxy()
-	// The path of a socket has at most 100 bytes.
-	dir, err := os.MkdirTemp("", "xray-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "socket")
-	hub, err := xray.NewHub(proxy.Proxy, socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := hub.Close(); err != nil {
-			t.Errorf("closing the X-ray: %v", err)
-		}
-	})
-	options := Options{Workspace: e.Workspace(), Prefix: prefix, Xray: hub.Handler(), Tour: hub.Tour}
+	e := xraytest.Enter(t, testenv.New(t))
+	options := Options{Workspace: e.Workspace(), Prefix: prefix, Xray: e.Hub.Handler(), Tour: e.Hub.Tour}
 	if ws != nil {
 		options.Workspace = *ws
 	}
-	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig, "WORKSHOP_XRAY="+socket)
-	return e, serve(t, options), proxy
+	options.Env = append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), append(e.Environ(), prefix.Environ())...)
+	return e, serve(t, options)
 }
 
 // A learner clicks through step 1, and each command prints what the lesson says.
 func TestBrowserStep(t *testing.T) {
 	const prefix = lesson.Prefix("browser-")
-	e, c, _ := begin(t, prefix, nil)
+	e, c := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeNamespace(t, e, prefix.Namespace(step))
+	removeNamespace(t, e.Env, prefix.Namespace(step))
 	b := open(t, c, "/?step=1")
 	b.until(`document.querySelectorAll('#lesson .run').length > 0`)
 	b.ready(1)
@@ -292,7 +278,7 @@ func TestBrowserStep(t *testing.T) {
 // something else than the lesson has its difference below it.
 func TestBrowserOutcomes(t *testing.T) {
 	ws := clone(t, "$ sleep 100\n$ echo four\nfive\n$ (exit 3)")
-	_, c, _ := begin(t, "", &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	outcome := func(i int) string { return fmt.Sprintf(`document.querySelectorAll('.outcome')[%d]`, i) }
 	b.ready(1)
@@ -315,7 +301,7 @@ func TestBrowserOutcomes(t *testing.T) {
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
 	ws := copyClone(t)
-	_, c, _ := begin(t, "", &ws)
+	_, c := begin(t, "", &ws)
 	step, err := ws.Step("1")
 	if err != nil {
 		t.Fatal(err)
@@ -408,7 +394,7 @@ func copyClone(t *testing.T) workspace.Workspace {
 // Terminals and what they show survive a reload; one that is closed does not.
 func TestBrowserReload(t *testing.T) {
 	ws := clone(t, "$ true")
-	_, c, _ := begin(t, "", &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#new-terminal")
@@ -439,7 +425,7 @@ const f6 = kb.F6
 // Everything can be done with keys alone, and no part of the page holds the focus.
 func TestBrowserKeyboard(t *testing.T) {
 	ws := clone(t, "$ echo 4$((1+1))\n42")
-	_, c, _ := begin(t, "", &ws)
+	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	b.ready(1)
 	focus := func() string {
@@ -503,7 +489,7 @@ func TestBrowserKeyboard(t *testing.T) {
 
 // No lesson and no tab needs horizontal scrolling, on a projector or on a phone.
 func TestBrowserWidth(t *testing.T) {
-	e, c, _ := begin(t, "", nil)
+	e, c := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
 	if err != nil {
 		t.Fatal(err)
@@ -556,7 +542,7 @@ func (b *tab) accessible(part string) {
 
 // axe-core finds nothing serious in any part of the page, light or dark.
 func TestBrowserAccessibility(t *testing.T) {
-	_, c, _ := begin(t, "", nil)
+	_, c := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
 	b.accessible("the lesson and a terminal")
@@ -570,12 +556,13 @@ func TestBrowserAccessibility(t *testing.T) {
 	b.accessible("the X-ray")
 }
 
-// xrayPage is the page with the X-ray open, and a program of step 03 at work in terminal 1.
-func xrayPage(t *testing.T, program, args string) (*testenv.Env, *tab) {
+// xrayPage is the page with the X-ray open, and a program at work in terminal 1.
+func xrayPage(t *testing.T, program, args string, definitions ...string) (*xraytest.Room, *tab) {
 	t.Helper()
 	ws := clone(t, "$ true")
-	e, c, _ := begin(t, "", &ws)
-	binary := e.Program("./03-informer/" + program)
+	e, c := begin(t, "", &ws)
+	crdtest.Share(t, e.Env, definitions...)
+	binary := e.Program(program)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#tab-xray")
@@ -583,12 +570,12 @@ func xrayPage(t *testing.T, program, args string) (*testenv.Env, *tab) {
 	b.ready(2)
 	b.click(`#terminal-list [data-terminal="1"]`)
 	b.keys(fmt.Sprintf("%s -kubeconfig $KUBECONFIG -namespace %s %s", binary, e.Namespace, args), kb.Enter)
-	b.until(lane(program) + `.dataset.events > 0`)
+	b.until(lane(path.Base(program)) + `.dataset.events > 0`)
 	return e, b
 }
 
 // create makes a ConfigMap past the proxy, so that only the watches show it.
-func create(t testing.TB, e *testenv.Env, name string) *corev1.ConfigMap {
+func create(t testing.TB, e *xraytest.Room, name string) *corev1.ConfigMap {
 	t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"mirror": "true"}}}
 	object, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{})
@@ -617,6 +604,20 @@ func quoted(texts []string) []string {
 	return q
 }
 
+// inOrder is an expression: whether elements hold these texts, one after the other.
+func inOrder(selector string, texts ...string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(%q)].reduce((left, {textContent}) => (left.length && textContent.includes(left[0]) ? left.slice(1) : left), [%s]).length === 0`,
+		selector, strings.Join(quoted(texts), ", "))
+}
+
+// follow chooses a key, in whichever column it is.
+func (b *tab) follow(key string) {
+	b.t.Helper()
+	button := fmt.Sprintf(`document.querySelector('.inside button[data-key=%q]')`, key)
+	b.until(button)
+	b.run(button + `.click()`)
+}
+
 // inTerminal runs a command in terminal 2, and waits until its last line is there.
 func (b *tab) inTerminal(command, end string) {
 	b.t.Helper()
@@ -627,7 +628,7 @@ func (b *tab) inTerminal(command, end string) {
 
 // Each button of the X-ray does what it says, and the page shows its effect.
 func TestBrowserXrayFaults(t *testing.T) {
-	e, b := xrayPage(t, "shared-informer", "-until end")
+	e, b := xrayPage(t, "./03-informer/shared-informer", "-until end")
 	const informer = "shared-informer"
 	create(t, e, "first")
 	b.until(lane(informer) + `.textContent.includes('ADDED first') && ` + lane(informer) + `.dataset.dots > 0`)
@@ -703,7 +704,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 // Time can be stopped, stepped and played back, and what was saved opens again.
 func TestBrowserXrayTime(t *testing.T) {
-	e, b := xrayPage(t, "shared-informer", "-until end")
+	e, b := xrayPage(t, "./03-informer/shared-informer", "-until end")
 	const (
 		mode     = `document.querySelector('#xray-mode').textContent`
 		position = `Number(document.querySelector('#xray-position').value)`
@@ -761,7 +762,7 @@ func TestBrowserXrayTime(t *testing.T) {
 
 // A controller is seen from inside: its cache, its queue, and the way of one key.
 func TestBrowserXrayInside(t *testing.T) {
-	e, b := xrayPage(t, "first-loop", "")
+	e, b := xrayPage(t, "./03-informer/first-loop", "")
 	const (
 		inside = `document.querySelector('.inside article')`
 		trail  = `document.querySelector('.trail').textContent`
@@ -790,8 +791,7 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.until(row("first-loop", "update", "configmaps/a-copy", "200"))
 	// The same in a window of its own, as the README shows it.
 	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
-	b.until(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]')`, e.Namespace))
-	b.run(inside + fmt.Sprintf(`.querySelector('button[data-key="%s/a"]').click()`, e.Namespace))
+	b.follow(e.Namespace + "/a")
 	for _, name := range []string{"b", "c", "d"} {
 		create(t, e, name)
 	}
@@ -800,9 +800,30 @@ func TestBrowserXrayInside(t *testing.T) {
 	b.accessible("the X-ray at work")
 }
 
+// A controller of step 06 is followed from an event to its writes: each has its reason,
+// and its request is on the wire.
+func TestBrowserXrayController(t *testing.T) {
+	e, b := xrayPage(t, "./06-controller/icecream", "", "../../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
+	// No replicas: the page keeps only the last steps of a key, and pods bring many.
+	b.inTerminal(fmt.Sprintf("sed 's/replicas: 2/replicas: 0/' %s/06-controller/objects/vanilla.yaml | kubectl apply -n %s -f -", e.Workspace().Root, e.Namespace), "vanilla created")
+	key := e.Namespace + "/vanilla"
+	step := func(step, what string) func(xray.Item) bool {
+		return func(i xray.Item) bool { return i.Step == step && i.What == what && i.Key == key }
+	}
+	e.InOrder("the controller has done its work", step("write", "create"), step("write", "status"), step("phase", "done"))
+	// The page has seen only the number of steps that come all at once. A new one reads what they were.
+	b.do("opening the X-ray in its own window", chromedp.Navigate(eval[string](b, `document.querySelector('#own-window').href`)))
+	b.follow(key)
+	b.until(inOrder(".trail li", "event Icecream added", "because Icecream added", "phase own",
+		"write create, because there was none", "write status, because it has changed", "phase done"))
+	b.until(inOrder(".trail li", "request update icecreams/status, answer 200"))
+	b.until(row("icecream", "create", "deployments", "201"))
+	b.until(row("icecream", "update", "icecreams/status/vanilla", "200"))
+}
+
 // The button of a tour runs its scenario in the terminal, and the page says what to look at.
 func TestBrowserXrayTour(t *testing.T) {
-	_, c, _ := begin(t, "", nil)
+	_, c := begin(t, "", nil)
 	b := open(t, c, "/")
 	b.ready(1)
 	b.click("#tab-xray")
@@ -818,9 +839,9 @@ func TestBrowserXrayTour(t *testing.T) {
 // a second the page shows counts, its frames stay short, and what it keeps is bounded.
 func BenchmarkBrowserXray(t *testing.B) {
 	ws := clone(t, "$ true")
-	e, c, proxy := begin(t, "", &ws)
+	e, c := begin(t, "", &ws)
 	b := open(t, c, "/?view=xray")
-	config, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", e.Proxy.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func ofWatch(kind, fault string) func(xray.Item) bool {
 func (r *room) informs() {
 	r.t.Helper()
 	r.Start(r.command("exec " + r.Program("./03-informer/shared-informer") + " -namespace " + r.Namespace))
-	r.until("the informer's watch has brought its first events", func(i xray.Item) bool {
+	r.Until("the informer's watch has brought its first events", func(i xray.Item) bool {
 		return i.Program == "shared-informer" && i.Kind == "event" && i.Type == "BOOKMARK"
 	})
 }
@@ -38,10 +38,10 @@ func TestButtonCut(t *testing.T) {
 	if got := r.press("cut?resource=configmaps"); !strings.HasPrefix(got, "1 watch of configmaps cut.") {
 		t.Error(got)
 	}
-	cut := r.until("the watch is cut", ofWatch("fault", "cut"))
-	r.until("it ends", func(i xray.Item) bool { return i.Kind == "ended" && i.ID == cut.ID })
-	r.until("the informer watches again", after(cut, ofWatch("begun", "")))
-	r.until("the button is a part of the recording", func(i xray.Item) bool { return i.Kind == "button" && strings.Contains(i.What, "1 watch") })
+	cut := r.Until("the watch is cut", ofWatch("fault", "cut"))
+	r.Until("it ends", func(i xray.Item) bool { return i.Kind == "ended" && i.ID == cut.ID })
+	r.Until("the informer watches again", after(cut, ofWatch("begun", "")))
+	r.Until("the button is a part of the recording", func(i xray.Item) bool { return i.Kind == "button" && strings.Contains(i.What, "1 watch") })
 }
 
 func TestButtonStallAndClear(t *testing.T) {
@@ -49,11 +49,11 @@ func TestButtonStallAndClear(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("stall")
-	cut := r.until("the watch is cut", ofWatch("fault", "cut"))
-	stalled := r.until("the next one is stalled", after(cut, ofWatch("fault", "stall")))
+	cut := r.Until("the watch is cut", ofWatch("fault", "cut"))
+	stalled := r.Until("the next one is stalled", after(cut, ofWatch("fault", "stall")))
 	r.bash("kubectl create configmap meanwhile")
 	r.press("clear")
-	r.until("the event arrives with the stalled watch", func(i xray.Item) bool {
+	r.Until("the event arrives with the stalled watch", func(i xray.Item) bool {
 		return i.Kind == "event" && i.Object == "meanwhile" && i.ID == stalled.ID
 	})
 }
@@ -63,8 +63,8 @@ func TestButtonGone(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("gone?program=shared-informer")
-	gone := r.until("410", ofWatch("fault", "error-event"))
-	r.until("the informer reads everything again", after(gone, func(i xray.Item) bool {
+	gone := r.Until("410", ofWatch("fault", "error-event"))
+	r.Until("the informer reads everything again", after(gone, func(i xray.Item) bool {
 		return i.Kind == "begun" && i.Program == "shared-informer" && (i.Verb == "watch-list" || i.Verb == "list")
 	}))
 }
@@ -75,9 +75,9 @@ func TestButtonDrop(t *testing.T) {
 	r.informs()
 	r.press("drop?resource=configmaps&program=shared-informer")
 	r.bash("kubectl create configmap lost; kubectl create configmap next")
-	r.until("an event is dropped", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "drop" && i.Object == "lost" })
-	r.until("the next one arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "next" })
-	_, items := r.recording()
+	r.Until("an event is dropped", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "drop" && i.Object == "lost" })
+	r.Until("the next one arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "next" })
+	_, items := r.Recording()
 	for _, i := range items {
 		if i.Kind == "event" && i.Object == "lost" {
 			t.Errorf("it has arrived: %+v", i)
@@ -91,8 +91,8 @@ func TestButtonDelay(t *testing.T) {
 	r.informs()
 	r.press("delay")
 	r.bash("kubectl create configmap late")
-	struck := r.until("an event is delayed", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "delay" && i.Object == "late" })
-	passed := r.until("it arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "late" })
+	struck := r.Until("an event is delayed", func(i xray.Item) bool { return i.Kind == "fault" && i.Fault == "delay" && i.Object == "late" })
+	passed := r.Until("it arrives", func(i xray.Item) bool { return i.Kind == "event" && i.Object == "late" })
 	if d := passed.Time - struck.Time; d < 4900 {
 		t.Errorf("late by %d ms", d)
 	}
@@ -103,10 +103,10 @@ func TestButtonConflict(t *testing.T) {
 	r := enter(t)
 	r.press("conflict?program=kubectl")
 	r.bash(`kubectl create configmap a; kubectl patch configmap a --patch '{"data":{"v":"1"}}'; kubectl get configmap a`)
-	r.until("409", func(i xray.Item) bool {
+	r.Until("409", func(i xray.Item) bool {
 		return i.Kind == "ended" && i.Code == http.StatusConflict && i.Verb == "patch" && i.Name == "a"
 	})
-	r.until("create passes", func(i xray.Item) bool { return i.Kind == "ended" && i.Verb == "create" && i.Code == http.StatusCreated })
+	r.Until("create passes", func(i xray.Item) bool { return i.Kind == "ended" && i.Verb == "create" && i.Code == http.StatusCreated })
 }
 
 func TestButtonsAwayAndBack(t *testing.T) {
@@ -114,12 +114,12 @@ func TestButtonsAwayAndBack(t *testing.T) {
 	r := enter(t)
 	r.informs()
 	r.press("away")
-	lost := r.until("the watch is lost", ofWatch("fault", "unreachable"))
+	lost := r.Until("the watch is lost", ofWatch("fault", "unreachable"))
 	if result := r.Run(r.command("kubectl get configmaps")); result.ExitCode == 0 || !strings.Contains(result.Stderr, "refused") {
 		t.Errorf("kubectl: %d %s", result.ExitCode, result.Stderr)
 	}
 	r.press("back")
-	r.until("the informer watches again", after(lost, ofWatch("begun", "")))
+	r.Until("the informer watches again", after(lost, ofWatch("begun", "")))
 }
 
 func TestUnknownButton(t *testing.T) {

@@ -20,12 +20,12 @@ func TestAControllerIsSeenFromInside(t *testing.T) {
 	own := func(f func(xray.Item) bool) func(xray.Item) bool {
 		return func(i xray.Item) bool { return i.Program == "icecream" && i.PID == p.Pid() && f(i) }
 	}
-	r.until("it begins to report", own(func(i xray.Item) bool { return i.Kind == "program" && i.What == "began" }))
+	r.Until("it begins to report", own(func(i xray.Item) bool { return i.Kind == "program" && i.What == "began" }))
 	r.bash("kubectl apply -n " + r.Namespace + " -f 06-controller/objects/vanilla.yaml")
 	key := r.Namespace + "/vanilla"
 	step := func(step, what string) {
 		t.Helper()
-		r.until(step+" "+what, own(func(i xray.Item) bool {
+		r.Until(step+" "+what, own(func(i xray.Item) bool {
 			return i.Kind == "step" && i.Step == step && i.Key == key && strings.HasPrefix(i.What, what) && i.Time != 0
 		}))
 	}
@@ -36,11 +36,11 @@ func TestAControllerIsSeenFromInside(t *testing.T) {
 	step("write", "create")
 	step("write", "status")
 	step("phase", "done")
-	write := r.until("the reason of the write", own(func(i xray.Item) bool { return i.Step == "write" && i.What == "create" }))
+	write := r.Until("the reason of the write", own(func(i xray.Item) bool { return i.Step == "write" && i.What == "create" }))
 	if write.Reason != "there was none" {
 		t.Errorf("%+v", write)
 	}
-	r.until("its caches hold what it made", own(func(i xray.Item) bool {
+	r.Until("its caches hold what it made", own(func(i xray.Item) bool {
 		held := map[string]int{}
 		for _, c := range i.Caches {
 			if c.ResourceVersion != "" && c.Behind == 0 {
@@ -50,7 +50,7 @@ func TestAControllerIsSeenFromInside(t *testing.T) {
 		return i.Kind == "state" && held["icecreams"] == 1 && held["deployments"] == 1 && held["pods"] == 2 && i.Workers == 8 && i.Queue.Working == 0
 	}))
 	p.Kill()
-	r.until("it has ended", own(func(i xray.Item) bool { return i.Kind == "program" && i.What == "ended" }))
+	r.Until("it has ended", own(func(i xray.Item) bool { return i.Kind == "program" && i.What == "ended" }))
 }
 
 func TestAQueueIsSeenFromInside(t *testing.T) {
@@ -60,20 +60,20 @@ func TestAQueueIsSeenFromInside(t *testing.T) {
 	own := func(f func(xray.Item) bool) func(xray.Item) bool {
 		return func(i xray.Item) bool { return i.Program == "first-loop" && f(i) }
 	}
-	r.until("two workers wait", own(func(i xray.Item) bool { return i.Queue != nil && i.Workers == 2 && i.Queue.Working == 0 }))
+	r.Until("two workers wait", own(func(i xray.Item) bool { return i.Queue != nil && i.Workers == 2 && i.Queue.Working == 0 }))
 	// Its writes fail, so it backs off, longer each time.
 	r.bash(fmt.Sprintf(`curl --silent --fail --unix-socket "$WORKSHOP_XRAY" -X POST 'http://xray/inject?fault=answer&code=500&verb=create&resource=configmaps&times=-1&namespace=%s&user-agent=first-loop*'`, r.Namespace))
 	r.bash("kubectl create configmap a && kubectl label configmap a mirror=true")
 	key := r.Namespace + "/a"
-	r.until("the event", own(func(i xray.Item) bool { return i.Step == "event" && i.Key == key && i.What == "ConfigMap updated" }))
-	r.until("it is queued", own(func(i xray.Item) bool { return i.Step == "queued" && i.Key == key }))
-	r.until("a worker has it", own(func(i xray.Item) bool { return i.Step == "phase" && i.Key == key && i.What == "work" }))
-	r.until("it backs off for a second", own(func(i xray.Item) bool {
+	r.Until("the event", own(func(i xray.Item) bool { return i.Step == "event" && i.Key == key && i.What == "ConfigMap updated" }))
+	r.Until("it is queued", own(func(i xray.Item) bool { return i.Step == "queued" && i.Key == key }))
+	r.Until("a worker has it", own(func(i xray.Item) bool { return i.Step == "phase" && i.Key == key && i.What == "work" }))
+	r.Until("it backs off for a second", own(func(i xray.Item) bool {
 		return i.Step == "backing off" && i.Key == key && i.Until-i.Time >= 1000
 	}))
-	r.until("the state says so", own(func(i xray.Item) bool { return i.Kind == "state" && i.Queue != nil && i.Queue.BackingOff == 1 }))
+	r.Until("the state says so", own(func(i xray.Item) bool { return i.Kind == "state" && i.Queue != nil && i.Queue.BackingOff == 1 }))
 	r.press("clear")
-	r.until("the copy is in the cache", own(func(i xray.Item) bool { return len(i.Caches) == 1 && i.Caches[0].Objects == 3 })) // a, a-copy, kube-root-ca.crt
+	r.Until("the copy is in the cache", own(func(i xray.Item) bool { return len(i.Caches) == 1 && i.Caches[0].Objects == 3 })) // a, a-copy, kube-root-ca.crt
 }
 
 // A program in a pod cannot reach the page's socket. It listens, and the learner
@@ -97,10 +97,10 @@ func TestAProgramThatListensIsSeenFromInside(t *testing.T) {
 	own := func(f func(xray.Item) bool) func(xray.Item) bool {
 		return func(i xray.Item) bool { return i.Program == "in-a-pod" && f(i) }
 	}
-	r.until("a write and its reason", own(func(i xray.Item) bool {
+	r.Until("a write and its reason", own(func(i xray.Item) bool {
 		return i.Step == "write" && i.What == "create" && i.Key == r.Namespace+"/vanilla" && i.Reason == "there was none"
 	}))
-	r.until("the caches and workers of both controllers", own(func(i xray.Item) bool { return len(i.Caches) == 5 && i.Workers == 16 }))
+	r.Until("the caches and workers of both controllers", own(func(i xray.Item) bool { return len(i.Caches) == 5 && i.Workers == 16 }))
 }
 
 // The cache is behind by what a fault holds back, and says so.
@@ -110,10 +110,10 @@ func TestACacheIsBehind(t *testing.T) {
 	r.informs()
 	r.press("delay?program=shared-informer")
 	r.bash("kubectl create configmap late; kubectl create configmap later")
-	r.until("the cache has caught up", func(i xray.Item) bool {
+	r.Until("the cache has caught up", func(i xray.Item) bool {
 		return i.Program == "shared-informer" && len(i.Caches) == 1 && i.Caches[0].Resource == "configmaps" && i.Caches[0].Objects == 2 && i.Caches[0].Behind == 0
 	})
-	_, items := r.recording()
+	_, items := r.Recording()
 	if count(items, func(i xray.Item) bool {
 		return i.Program == "shared-informer" && len(i.Caches) == 1 && i.Caches[0].Behind > 0
 	}) == 0 {
@@ -125,7 +125,7 @@ func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", r.socket)
+		return (&net.Dialer{}).DialContext(ctx, "unix", r.Socket)
 	}}}
 	for query, body := range map[string]string{
 		"":                    "",
@@ -150,12 +150,12 @@ func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	own := r.until("its step", func(i xray.Item) bool { return i.Key == "own" })
+	own := r.Until("its step", func(i xray.Item) bool { return i.Key == "own" })
 	if own.Program != "liar" || own.PID != 1 || len(own.Reason) > 400 {
 		t.Errorf("%+v", own)
 	}
-	r.until("what came before the bad line", func(i xray.Item) bool { return i.Key == "kept" })
-	if text, _ := r.recording(); strings.Contains(text, "forged") {
+	r.Until("what came before the bad line", func(i xray.Item) bool { return i.Key == "kept" })
+	if text, _ := r.Recording(); strings.Contains(text, "forged") {
 		t.Error("a program has forged an event")
 	}
 }

@@ -14,7 +14,7 @@ import (
 // tour runs a tour to its end, and returns all that the hub has seen.
 func (r *room) tour(name string) []xray.Item {
 	r.t.Helper()
-	command, ok := r.hub.Tour(name)
+	command, ok := r.Hub.Tour(name)
 	if !ok {
 		r.t.Fatalf("there is no tour %s", name)
 	}
@@ -23,7 +23,7 @@ func (r *room) tour(name string) []xray.Item {
 	if result := r.Run(c); result.ExitCode != 0 {
 		r.t.Fatalf("%s: exit code %d\n%s%s", command, result.ExitCode, result.Stdout, result.Stderr)
 	}
-	_, items := r.recording()
+	_, items := r.Recording()
 	return items
 }
 
@@ -122,16 +122,16 @@ func TestTours(t *testing.T) {
 		t.Fatalf("%d tours, %v", len(tours), err)
 	}
 	for _, tour := range tours {
-		if _, ok := r.hub.Tour(tour.Name); !ok || tour.Title == "" || len(tour.Look) < 3 || len(tour.Look) > 5 {
+		if _, ok := r.Hub.Tour(tour.Name); !ok || tour.Title == "" || len(tour.Look) < 3 || len(tour.Look) > 5 {
 			t.Errorf("%+v", tour)
 		}
 	}
 	for _, name := range []string{"none", "../tours_test", "", "hot-loop.sh; true"} {
-		if command, ok := r.hub.Tour(name); ok {
+		if command, ok := r.Hub.Tour(name); ok {
 			t.Errorf("%q", command)
 		}
 	}
-	command, _ := r.hub.Tour(tours[0].Name)
+	command, _ := r.Hub.Tour(tours[0].Name)
 	c := r.command(command)
 	c.Env = append(c.Env, "WORKSHOP_XRAY=")
 	if result := r.Run(c); result.ExitCode == 0 || !strings.Contains(result.Stderr, "make web") {

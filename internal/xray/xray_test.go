@@ -4,11 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,42 +18,25 @@ import (
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray"
+	"github.com/k8s-go/workshop/internal/xray/xraytest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 const patience = 60 * time.Second
 
-// A room is a hub in front of the cluster, with one viewer.
+// A room has one viewer.
 type room struct {
-	*testenv.Env
-	t      testing.TB
-	proxy  *testenv.Proxy
-	hub    *xray.Hub
-	url    string
-	socket string
-	view   *view
+	*xraytest.Room
+	t    testing.TB
+	url  string
+	view *view
 }
 
 func enter(t testing.TB) *room {
 	t.Helper()
-	r := &room{Env: testenv.New(t), t: t}
-	r.proxy = r.Proxy()
-	dir, err := os.MkdirTemp("", "xray") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.socket = filepath.Join(dir, "socket")
-	if r.hub, err = xray.NewHub(r.proxy.Proxy, r.socket); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.hub.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	server := httptest.NewServer(r.hub.Handler())
+	r := &room{Room: xraytest.Enter(t, testenv.New(t)), t: t}
+	server := httptest.NewServer(r.Hub.Handler())
 	t.Cleanup(server.Close)
 	r.url = server.URL
 	r.view = look(t, r.url)
@@ -125,22 +105,6 @@ func look(t testing.TB, url string) *view {
 	return v
 }
 
-// until waits for an item, and returns it. It reads the recording, because a
-// batch of many items holds none of them.
-func (r *room) until(what string, f func(xray.Item) bool) (found xray.Item) {
-	r.t.Helper()
-	r.Eventually(patience, func(context.Context) error {
-		_, items := r.recording()
-		at := slices.IndexFunc(items, f)
-		if at < 0 {
-			return fmt.Errorf("never seen: %s, in %d items; the last are %+v", what, len(items), items[max(0, len(items)-20):])
-		}
-		found = items[at]
-		return nil
-	})
-	return found
-}
-
 // bash runs a script whose kubectl and programs go through the proxy.
 func (r *room) bash(script string) testenv.Result {
 	r.t.Helper()
@@ -152,17 +116,16 @@ func (r *room) bash(script string) testenv.Result {
 }
 
 func (r *room) command(script string) testenv.Command {
-	return testenv.Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute,
-		Env: []string{"KUBECONFIG=" + r.proxy.Kubeconfig, "WORKSHOP_XRAY=" + r.socket}}
+	return testenv.Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute, Env: r.Environ()}
 }
 
 // watch has kubectl watch ConfigMaps until the test ends, and waits until its watch is open.
 func (r *room) watch() *testenv.Process {
 	r.t.Helper()
-	before := r.proxy.Open(faultproxy.Watches)
+	before := r.Proxy.Open(faultproxy.Watches)
 	p := r.Start(r.command("exec kubectl get configmaps --watch"))
 	r.Eventually(patience, func(context.Context) error {
-		if r.proxy.Open(faultproxy.Watches) <= before {
+		if r.Proxy.Open(faultproxy.Watches) <= before {
 			return fmt.Errorf("kubectl does not watch yet")
 		}
 		return nil
@@ -184,27 +147,6 @@ func (r *room) press(button string) string {
 	return answer.Message
 }
 
-func (r *room) recording() (text string, items []xray.Item) {
-	r.t.Helper()
-	resp, err := http.Get(r.url + "/recording")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var file struct {
-		Version int
-		Items   []xray.Item
-	}
-	if err := json.Unmarshal(data, &file); err != nil || file.Version != 1 {
-		r.t.Fatalf("version %d, %v", file.Version, err)
-	}
-	return string(data), file.Items
-}
-
 func TestEachVerbIsSeen(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
@@ -220,10 +162,10 @@ kubectl get configmap a && exit 1
 true`)
 	for verb, code := range map[string]int{"create": 201, "list": 200, "patch": 200, "update": 200, "delete": 200, "deletecollection": 200, "get": 404} {
 		var begun xray.Item
-		ended := r.until(verb+" ends", func(i xray.Item) bool {
+		ended := r.Until(verb+" ends", func(i xray.Item) bool {
 			return i.Kind == "ended" && i.Verb == verb && i.Resource == "configmaps" && i.Code == code
 		})
-		begun = r.until(verb+" begins", func(i xray.Item) bool { return i.Kind == "begun" && i.ID == ended.ID })
+		begun = r.Until(verb+" begins", func(i xray.Item) bool { return i.Kind == "begun" && i.ID == ended.ID })
 		for _, i := range []xray.Item{begun, ended} {
 			if i.Program != "kubectl" || i.Namespace != r.Namespace || i.Time == 0 || i.Took > 0 != (i.Kind == "ended") {
 				t.Errorf("%+v", i)
@@ -240,8 +182,8 @@ func TestCurlIsKnownByItsNameAndProcess(t *testing.T) {
 	r := enter(t)
 	// A slow answer gives time to look for the process, which curl's is otherwise hardly there for.
 	p := r.Start(r.command(fmt.Sprintf(`exec curl --silent --insecure --noproxy '*' --max-time 60 --header "Authorization: Bearer %s" '%s/api/v1/namespaces/%s/pods?watch=1'`,
-		r.proxy.Config().BearerToken, r.proxy.URL(), r.Namespace)))
-	begun := r.until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
+		r.Proxy.Config().BearerToken, r.Proxy.URL(), r.Namespace)))
+	begun := r.Until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
 	if runtime.GOOS == "linux" && begun.PID != p.Pid() {
 		t.Errorf("process %d, want %d", begun.PID, p.Pid())
 	}
@@ -270,7 +212,7 @@ func TestEventsOfAWatchAreSeen(t *testing.T) {
 	r.bash(`set -e; kubectl create configmap seen; kubectl label configmap seen a=b; kubectl delete configmap seen`)
 	last := ""
 	for _, kind := range []string{"ADDED", "MODIFIED", "DELETED"} {
-		event := r.until(kind, func(i xray.Item) bool {
+		event := r.Until(kind, func(i xray.Item) bool {
 			return i.Kind == "event" && i.Type == kind && i.Object == "seen" && i.Program == "kubectl" && i.Resource == "configmaps"
 		})
 		if event.ResourceVersion == "" || event.ResourceVersion == last || event.Namespace != r.Namespace {
@@ -285,15 +227,15 @@ func TestNoSecretIsShown(t *testing.T) {
 	r := enter(t)
 	const plain, encoded = "open-sesame-4711", "b3Blbi1zZXNhbWUtNDcxMQ=="
 	r.Start(r.command("exec kubectl get secrets --watch -o yaml"))
-	r.until("the watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Verb == "watch" && i.Resource == "secrets" })
+	r.Until("the watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Verb == "watch" && i.Resource == "secrets" })
 	r.bash(`set -e
 kubectl create secret generic treasure --from-literal=word=` + plain + `
 kubectl get secret treasure -o yaml | grep --quiet ` + encoded + `
 kubectl get secrets -o yaml >/dev/null
 kubectl patch secret treasure --patch '{"stringData":{"word":"` + plain + `2"}}'
 kubectl delete secret treasure`)
-	r.until("the Secret's deletion", func(i xray.Item) bool { return i.Type == "DELETED" && i.Object == "treasure" })
-	text, items := r.recording()
+	r.Until("the Secret's deletion", func(i xray.Item) bool { return i.Type == "DELETED" && i.Object == "treasure" })
+	text, items := r.Recording()
 	for _, word := range []string{plain, encoded[:20]} {
 		if strings.Contains(text, word) {
 			t.Errorf("%s is in the recording", word)
