@@ -66,7 +66,7 @@ help:
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
-##   make test-proxy       every README through the fault proxy, as in a terminal of make web
+##   make test-proxy       every README through the fault proxy, as in a terminal of make web (in any test: READMES=proxy)
 ##   make test-browser     the page of make web, clicked through in Chromium
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
@@ -112,7 +112,7 @@ new: build
 	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
 
 test-proxy: go build
-	@READMES=all go test -count=1 -v -timeout 60m -run TestREADMEsThroughTheProxy ./internal/xray
+	@READMES=proxy go test -p=1 -count=1 -v -timeout 60m -run 'TestREADME$$' ./0*
 
 test-step: build
 	@exec $(WORKSHOP) test '$(N)'

@@ -24,12 +24,12 @@ import (
 // Run executes the README of a step on the cluster, which must be up, for the
 // person that WORKSHOP_PREFIX names. What an earlier run that did not reach its end
 // has left in the cluster is removed first, and so is what this run leaves if it fails.
-func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool) (readme.Summary, error) {
+func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (readme.Summary, error) {
 	p, err := ParsePrefix(os.Getenv(PrefixVariable))
 	if err != nil {
 		return readme.Summary{}, err
 	}
-	return p.Run(ctx, ws, c, s, show, update)
+	return p.Run(ctx, ws, c, s, show, update, environ...)
 }
 
 // Run is the function Run for the person who has this prefix. The lesson's shell

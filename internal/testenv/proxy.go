@@ -2,6 +2,9 @@ package testenv
 
 import (
 	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
@@ -68,4 +71,19 @@ func (p *Proxy) Requests(m faultproxy.Match) []faultproxy.Request {
 func (p *Proxy) Count(m faultproxy.Match) int {
 	p.e.t.Helper()
 	return len(p.Requests(m))
+}
+
+// lessonProxy starts a fault proxy for the length of a test, with the namespace that a shell of the cluster has.
+func (s *suite) lessonProxy(t *testing.T) (p *faultproxy.Proxy, kubeconfig string) {
+	t.Helper()
+	p, namespace, err := faultproxy.StartFor(&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.cluster.Kubeconfig()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := p.WriteKubeconfig(kubeconfig, namespace, ""); err != nil {
+		t.Fatalf("writing the proxy's kubeconfig: %v", err)
+	}
+	return p, kubeconfig
 }

@@ -36,6 +36,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -362,7 +363,9 @@ func (e *Env) Eventually(timeout time.Duration, f func(ctx context.Context) erro
 	}
 }
 
-// README runs the README of the step whose test calls it, block by block.
+// README runs the README of the step whose test calls it, block by block. With
+// READMES=proxy in the environment it reaches the cluster through the fault proxy, as
+// in a terminal of make web, and must not notice.
 func README(t *testing.T) {
 	t.Helper()
 	s := shared
@@ -383,9 +386,23 @@ func README(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false)
+	var proxy *faultproxy.Proxy
+	var environ []string
+	if os.Getenv("READMES") == "proxy" {
+		var kubeconfig string
+		proxy, kubeconfig = s.lessonProxy(t)
+		environ = []string{"KUBECONFIG=" + kubeconfig}
+	}
+	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false, environ...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if proxy != nil {
+		requests, forgotten := proxy.Requests(faultproxy.Match{})
+		if len(requests)+forgotten == 0 {
+			t.Error("no request has passed the proxy")
+		}
+		t.Logf("%d requests have passed the proxy", len(requests)+forgotten)
 	}
 	t.Logf("%d blocks with %d commands run, %d by hand", summary.Blocks, summary.Commands, summary.ByHand)
 }
