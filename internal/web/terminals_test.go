@@ -117,7 +117,7 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		"/api/exercises/1/solution": 404, "/api/exercises/9/check": 404, "/api/exercises/1/check?task=none%3Breboot": 404, "/api/exercises/1/check": 404,
+		"/api/exercises/1/solution?terminal=1": 404, "/api/exercises/9/check?terminal=1": 404, "/api/exercises/1/check?terminal=1&task=none%3Breboot": 404, "/api/exercises/1/check": 404,
 	} {
 		if got, text := c.call("POST", path, "", nil); got != want {
 			t.Errorf("%s: %d %s, want %d", path, got, text, want)

@@ -220,7 +220,7 @@ func clone(t testing.TB, blocks ...string) workspace.Workspace {
 func TestRunJudgesACommand(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t,
 		"$ echo one; printf '\\e[31mred\\e[0m\\r\\n'\none\nred",
-		"$ for i in 1 2; do\n>   echo $i\n> done\n1\n2\n$ (exit 3)\n[exit status 3]\n$ echo four\nfive\n$ sleep 100 & p=$!\n$ kill $p; true",
+		"$ for i in 1 2; do\n>   echo $i\n> done\n1\n2\n$ (exit 3)\n[exit status 3]\n$ echo four\nfive\n$ sleep 100 & p=$!\n$ kill $p; true\n$ tab='a\tb'; echo ${#tab}\n3",
 	), Env: os.Environ()})
 	s := c.terminal()
 	for _, tc := range []struct {
@@ -228,7 +228,7 @@ func TestRunJudgesACommand(t *testing.T) {
 		ok                   bool
 		difference           string
 	}{
-		{1, 1, 0, true, ""}, {2, 1, 0, true, ""}, {2, 2, 3, true, ""}, {2, 3, 0, false, `expects "five"`}, {2, 4, 0, true, ""}, {2, 5, 0, true, ""},
+		{1, 1, 0, true, ""}, {2, 1, 0, true, ""}, {2, 2, 3, true, ""}, {2, 3, 0, false, `expects "five"`}, {2, 4, 0, true, ""}, {2, 5, 0, true, ""}, {2, 6, 0, true, ""},
 	} {
 		s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":%d,"command":%d}`, tc.block, tc.command))
 		s.until("started")

@@ -67,6 +67,11 @@ func TestButtonGone(t *testing.T) {
 	r.Until("the informer reads everything again", after(gone, func(i xray.Item) bool {
 		return i.Kind == "begun" && i.Program == "shared-informer" && (i.Verb == "watch-list" || i.Verb == "list")
 	}))
+	// client-go does the same after other errors, so look at this one.
+	r.press("gone?program=curl")
+	if result := r.bash(r.curl("configmaps?watch=1")); !strings.Contains(result.Stdout, `"code":410`) {
+		t.Errorf("a watch gets %s", result.Stdout)
+	}
 }
 
 func TestButtonDrop(t *testing.T) {

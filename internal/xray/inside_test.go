@@ -129,6 +129,7 @@ func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 	}}}
 	for query, body := range map[string]string{
 		"":                    "",
+		"?pid=1":              "",
 		"?program=a":          "",
 		"?program=a&pid=":     "",
 		"?program=bad&pid=1":  "{\"kind\":\"step\",\"key\":\"kept\"}\n{]\n",

@@ -119,6 +119,12 @@ func (r *room) command(script string) testenv.Command {
 	return testenv.Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute, Env: r.Environ()}
 }
 
+// curl is a command that asks for something in the namespace, through the proxy.
+func (r *room) curl(path string) string {
+	return fmt.Sprintf(`curl --silent --insecure --noproxy '*' --max-time 60 --header "Authorization: Bearer %s" '%s/api/v1/namespaces/%s/%s'`,
+		r.Proxy.Config().BearerToken, r.Proxy.URL(), r.Namespace, path)
+}
+
 // watch has kubectl watch ConfigMaps until the test ends, and waits until its watch is open.
 func (r *room) watch() *testenv.Process {
 	r.t.Helper()
@@ -181,8 +187,7 @@ func TestCurlIsKnownByItsNameAndProcess(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
 	// A slow answer gives time to look for the process, which curl's is otherwise hardly there for.
-	p := r.Start(r.command(fmt.Sprintf(`exec curl --silent --insecure --noproxy '*' --max-time 60 --header "Authorization: Bearer %s" '%s/api/v1/namespaces/%s/pods?watch=1'`,
-		r.Proxy.Config().BearerToken, r.Proxy.URL(), r.Namespace)))
+	p := r.Start(r.command("exec " + r.curl("pods?watch=1")))
 	begun := r.Until("curl's watch", func(i xray.Item) bool { return i.Kind == "begun" && i.Program == "curl" && i.Verb == "watch" })
 	if runtime.GOOS == "linux" && begun.PID != p.Pid() {
 		t.Errorf("process %d, want %d", begun.PID, p.Pid())
