@@ -64,6 +64,9 @@ func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }), 2)
 }
 
+// browserTests are compiled only where they can run: with this flag.
+const browserTests = "-tags=browser"
+
 // testBrowser clicks through the page of make web in a real browser.
 func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	browser := findBrowser()
@@ -71,7 +74,7 @@ func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error 
 		return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
-		return execute(ctx, ws, append(c.Environ(), browser...), "go", "test", "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
+		return execute(ctx, ws, append(c.Environ(), browser...), "go", "test", browserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
 	})
 }
 
@@ -106,9 +109,9 @@ func chaos(ctx context.Context, ws workspace.Workspace, args []string) error {
 	return execute(ctx, ws, workspace.Environ(), program, flags...)
 }
 
-func listTests(ctx context.Context, ws workspace.Workspace, pattern string) ([]testrun.Package, error) {
+func listTests(ctx context.Context, ws workspace.Workspace, pattern string, flags ...string) ([]testrun.Package, error) {
 	done := progress.Start(os.Stdout, "Compiling the tests")
-	packages, err := testrun.List(ctx, ws.Root, pattern)
+	packages, err := testrun.List(ctx, ws.Root, pattern, flags...)
 	done(err)
 	return packages, err
 }
@@ -120,11 +123,11 @@ func runTests(ctx context.Context, ws workspace.Workspace, env []string, package
 // bench runs the benchmarks, one package after the other, on a cluster that
 // nothing else uses.
 func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	packages, err := listTests(ctx, ws, "./...")
+	packages, err := listTests(ctx, ws, "./...", browserTests)
 	if err != nil {
 		return err
 	}
-	args := []string{"test", "-p=1", "-vet=off", "-run=^$", "-bench=.", "-timeout=60m"}
+	args := []string{"test", browserTests, "-p=1", "-vet=off", "-run=^$", "-bench=.", "-timeout=60m"}
 	for _, p := range packages {
 		if p.Benchmarks {
 			args = append(args, p.ImportPath)
@@ -164,8 +167,8 @@ func lint(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		name    string
 		command []string
 	}{
-		{"go vet", []string{"go", "vet", "./..."}},
-		{"staticcheck", append([]string{ws.Path("tools", "staticcheck")}, packages...)},
+		{"go vet", []string{"go", "vet", browserTests, "./..."}},
+		{"staticcheck", append([]string{ws.Path("tools", "staticcheck"), browserTests}, packages...)},
 		{"shellcheck", append([]string{shellcheck, "--external-sources", "--source-path=SCRIPTDIR"}, scripts...)},
 		{"actionlint", []string{ws.Path("tools", "actionlint"), "-shellcheck=" + shellcheck, "-pyflakes="}},
 	} {

@@ -32,9 +32,9 @@ const (
 )
 
 // List compiles the packages that match the pattern and returns those that have
-// tests. What a package needs is what its tests import, so there is no list to
-// keep up to date.
-func List(ctx context.Context, dir, pattern string) ([]Package, error) {
+// tests. The flags are those of go build. What a package needs is what its tests
+// import, so there is no list to keep up to date.
+func List(ctx context.Context, dir, pattern string, flags ...string) ([]Package, error) {
 	type listed struct {
 		ImportPath, Dir, ForTest           string
 		DepOnly                            bool
@@ -51,8 +51,8 @@ func List(ctx context.Context, dir, pattern string) ([]Package, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: []string{"list", "-e", "-export", "-deps", "-test",
-		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles", pattern}})
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: slices.Concat([]string{"list", "-e", "-export", "-deps", "-test",
+		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles"}, flags, []string{pattern})})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)
 	}

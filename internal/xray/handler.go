@@ -38,9 +38,6 @@ func answer(w http.ResponseWriter, body any) {
 	_ = json.NewEncoder(w).Encode(body) // a page that is gone needs no answer
 }
 
-// patience is how long a viewer may take to receive one batch.
-const patience = time.Minute
-
 // view sends batches to one viewer until it leaves.
 func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
 	defer h.viewers.Add(-1)
@@ -57,10 +54,9 @@ func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
 	left := c.CloseRead(h.ctx)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for seen := -1; ; {
-		if b, now := h.next(seen); now != seen {
-			seen = now
-			ctx, cancel := context.WithTimeout(left, patience)
+	for v := (viewer{seen: -1}); ; {
+		if b, ok := h.next(&v); ok {
+			ctx, cancel := context.WithTimeout(left, time.Minute) // for a viewer that does not read
 			err := wsjson.Write(ctx, c, b)
 			cancel()
 			if err != nil {

@@ -29,7 +29,8 @@ type Item = report.Item
 const (
 	remembered  = 10_000                // items
 	interval    = 50 * time.Millisecond // between two batches
-	mostItems   = 25                    // in a batch; if there are more, it holds only counts
+	mostItems   = 25                    // in a batch, on average; if there are more, it holds only counts
+	burst       = 500                   // so many more pass at once after a rest
 	mostViewers = 20
 )
 
@@ -57,7 +58,7 @@ type batch struct {
 	Missed int                 `json:"missed"` // so many items are only counted
 	Counts map[report.Kind]int `json:"counts"` // of all items so far
 	Open   []Item              `json:"open"`   // the open watches, unless the viewer can tell by the items
-	Items  []Item              `json:"items"`  // none if there are more than mostItems
+	Items  []Item              `json:"items"`  // none if there are too many
 }
 
 // NewHub observes a proxy, and listens on a Unix socket for programs that report.
@@ -115,21 +116,27 @@ func (h *Hub) recorded() []Item {
 	return h.last(remembered)
 }
 
-// next returns what has happened since a viewer had seen so many items, and how
-// many there are now. A new viewer has seen -1, and gets only the open watches.
-func (h *Hub) next(seen int) (b batch, now int) {
+// A viewer is one window: how far it has come, and how many items it may get beyond the average.
+type viewer struct{ seen, spare int }
+
+// next returns what has happened since a viewer looked last, and false if nothing has.
+// A new viewer (seen is -1) gets only the open watches.
+func (h *Hub) next(v *viewer) (batch, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b = batch{Now: time.Now().UnixMilli(), Counts: maps.Clone(h.counts), Items: []Item{}}
-	switch n := h.total - seen; {
-	case seen < 0:
+	b := batch{Now: time.Now().UnixMilli(), Counts: maps.Clone(h.counts), Items: []Item{}}
+	n := h.total - v.seen
+	switch v.spare += mostItems - n; {
+	case v.seen < 0:
 		b.Open = h.openWatches()
-	case n <= mostItems:
+		v.spare = burst
+	case v.spare >= 0:
 		b.Items = h.last(n)
 	default:
 		b.Missed, b.Items, b.Open = n, nil, h.openWatches()
 	}
-	return b, h.total
+	v.seen, v.spare = h.total, min(max(v.spare, 0), burst)
+	return b, n > 0
 }
 
 // openWatches returns the open watches. The caller holds h.mu.

@@ -20,27 +20,32 @@ func newHub() *Hub {
 	return &Hub{counts: map[report.Kind]int{}, underWay: map[int]*Item{}, newest: map[stream][]uint64{}}
 }
 
+// looks returns a viewer that has looked once.
+func looks(h *Hub) *viewer {
+	v := &viewer{seen: -1}
+	h.next(v)
+	return v
+}
+
 func TestASlowViewerGetsCounts(t *testing.T) {
 	h := newHub()
-	b, slow := h.next(-1)
-	fast := slow
-	const number = mostItems + 7
+	slow, fast := looks(h), looks(h)
+	const number = burst + mostItems + 1
 	for n := range number {
 		h.add(Item{Kind: report.Event, Object: fmt.Sprint(n)})
-		b, fast = h.next(fast)
-		if len(b.Items) != 1 || b.Items[0].Object != fmt.Sprint(n) || b.Missed != 0 || b.Counts[report.Event] != n+1 || b.Open != nil {
+		b, ok := h.next(fast)
+		if !ok || len(b.Items) != 1 || b.Items[0].Object != fmt.Sprint(n) || b.Missed != 0 || b.Counts[report.Event] != n+1 || b.Open != nil {
 			t.Fatalf("the fast viewer got %+v", b)
 		}
 	}
-	if b, now := h.next(fast); now != fast || len(b.Items) != 0 {
+	if b, ok := h.next(fast); ok {
 		t.Errorf("nothing has happened, and the fast viewer got %+v", b)
 	}
-	b, slow = h.next(slow)
-	if b.Missed != number || b.Counts[report.Event] != number || b.Items != nil || b.Open == nil {
+	if b, ok := h.next(slow); !ok || b.Missed != number || b.Counts[report.Event] != number || b.Items != nil || b.Open == nil {
 		t.Errorf("after it was slow, it got %+v", b)
 	}
 	h.add(Item{Kind: report.Event, Object: "one"})
-	if b, _ = h.next(slow); b.Missed != 0 || b.Counts[report.Event] != number+1 || len(b.Items) != 1 || b.Items[0].Object != "one" {
+	if b, _ := h.next(slow); b.Missed != 0 || b.Counts[report.Event] != number+1 || len(b.Items) != 1 || b.Items[0].Object != "one" {
 		t.Errorf("then it got %+v", b)
 	}
 }
@@ -48,28 +53,39 @@ func TestASlowViewerGetsCounts(t *testing.T) {
 func TestCountsWithoutItemsWhenThereAreMany(t *testing.T) {
 	h := newHub()
 	h.add(Item{Kind: report.Fault}) // before anybody looked
-	b, seen := h.next(-1)
-	if b.Open == nil || len(b.Items) != 0 || b.Missed != 0 || b.Counts[report.Fault] != 1 {
+	v := &viewer{seen: -1}
+	if b, ok := h.next(v); !ok || b.Open == nil || len(b.Items) != 0 || b.Missed != 0 || b.Counts[report.Fault] != 1 {
 		t.Errorf("first %+v", b)
 	}
 	h.underWay[7] = &Item{ID: 7, Verb: "watch-list", Resource: "pods", Events: 3}
 	h.underWay[8] = &Item{ID: 8, Verb: "list"}
-	for range mostItems {
-		h.add(Item{Kind: report.Begun})
+	happen := func(n int, i Item) batch {
+		for range n {
+			h.add(i)
+		}
+		b, _ := h.next(v)
+		return b
 	}
-	b, seen = h.next(seen)
-	if len(b.Items) != mostItems || b.Open != nil || b.Counts[report.Begun] != mostItems {
-		t.Errorf("as many as it may hold: %+v", b)
+	if b := happen(burst+mostItems, Item{Kind: report.Begun}); len(b.Items) != burst+mostItems || b.Open != nil || b.Counts[report.Begun] != burst+mostItems {
+		t.Errorf("a burst: %d items, %d missed", len(b.Items), b.Missed)
 	}
-	for range mostItems {
-		h.add(Item{Kind: report.Fault})
+	for range 3 { // as long as there are many
+		b := happen(mostItems+1, Item{Kind: report.Step, Missed: 1})
+		if b.Items != nil || b.Missed != mostItems+1 || len(b.Open) != 1 || b.Open[0].ID != 7 || b.Open[0].Events != 3 {
+			t.Errorf("more than that: %+v", b)
+		}
 	}
-	h.add(Item{Kind: report.Program, Missed: 5})
-	h.add(Item{Kind: report.Step})
-	b, _ = h.next(seen)
-	if b.Items != nil || b.Missed != mostItems+2 || b.Counts[report.Fault] != mostItems+1 || b.Counts[report.Step] != 6 ||
-		len(b.Open) != 1 || b.Open[0].ID != 7 || b.Open[0].Events != 3 {
-		t.Errorf("more than that: %+v", b)
+	if n := h.counts[report.Step]; n != 3*2*(mostItems+1) {
+		t.Errorf("%d steps, with those that were missed", n)
+	}
+	if b := happen(mostItems, Item{Kind: report.Begun}); len(b.Items) != mostItems {
+		t.Errorf("as many as always pass: %d items", len(b.Items))
+	}
+	for range 2 {
+		happen(0, Item{})
+	}
+	if b := happen(3*mostItems, Item{Kind: report.Begun}); len(b.Items) != 3*mostItems {
+		t.Errorf("after a rest: %d items", len(b.Items))
 	}
 }
 

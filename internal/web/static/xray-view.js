@@ -276,7 +276,7 @@ function updateInside(element, p) {
     });
     list.dataset.more = keys.length > 8 ? `${keys.length - 8} more` : '';
   }
-  keyed($('.caches tbody', element), p.caches ?? [], (cache) => cache.resource, () => h('tr', {}, h('td'), h('td'), h('td'), h('td')), (row, cache) => {
+  keyed($('.caches tbody', element), p.caches ?? [], (cache) => `${p.caches.indexOf(cache)} ${cache.resource}`, () => h('tr', {}, h('td'), h('td'), h('td'), h('td')), (row, cache) => {
     [cache.resource, cache.objects, cache.resourceVersion, cache.behind ? number(cache.behind, 'event') : 'up to date'].forEach((text, i) => setText(row.children[i], String(text)));
     row.dataset.behind = cache.behind ?? 0;
   });
@@ -286,7 +286,7 @@ function drawKey(state) {
   const [programName, name] = chosenKey.split('\n');
   const trail = withRequests(state.programs.get(programName)?.keys.get(name)?.trail ?? [], state, programName, name);
   setText($('.chosen', root), chosenKey ? `${name} in ${programName}` : '');
-  keyed($('.trail', root), trail, (item) => (item.id ? `${item.id} ${item.what}` : item), (item) => h('li', { 'data-step-kind': item.step }, h('time', {}, clock(item.t)), h('strong', {}, ` ${item.step} `), `${item.what ?? ''}${item.reason ? `, because ${item.reason}` : ''}`), (element, item) => {
+  keyed($('.trail', root), trail, (item) => (item.id ? `${item.id} ${item.what}` : item), (item) => h('li', { 'data-step-kind': item.step }, h('time', {}, clock(item.t)), h('strong', {}, ` ${item.step}`), `${item.what ? ` ${item.what}` : ''}${item.reason ? `, because ${item.reason}` : ''}`), (element, item) => {
     const before = trail[trail.indexOf(item) - 1];
     element.dataset.after = before ? `+${item.t - before.t} ms` : '';
   });

@@ -125,9 +125,9 @@ function follow(program, item) {
   const key = program.keys.get(item.key) ?? { key: item.key, trail: [] };
   program.keys.delete(item.key); // and last again, so that the oldest is forgotten first
   program.keys.set(item.key, key);
-  limit(program.keys, 500);
+  limit(program.keys, 200);
   key.trail.push(item);
-  if (key.trail.length > 60) key.trail.splice(0, 20);
+  if (key.trail.length > 200) key.trail.splice(0, 50);
   const state = { event: 'event', queued: 'queued', phase: 'working', write: 'working', 'backing off': 'backing off' }[item.step];
   key.state = item.step === 'phase' && item.what === 'done' ? 'done' : state ?? item.step;
   key.what = item.what ?? '';
