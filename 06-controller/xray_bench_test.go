@@ -3,17 +3,14 @@ package controller
 import (
 	"context"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
-	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray"
-	"github.com/k8s-go/workshop/internal/xray/report"
+	"github.com/k8s-go/workshop/internal/xray/xraytest"
 )
 
 // BenchmarkXray compares how many statuses a second the controller writes while
@@ -34,14 +31,13 @@ func BenchmarkXray(b *testing.B) {
 	for b.Loop() {
 		for _, mode := range append(modes, back...) {
 			args, environ, end := []string{"-namespace", p.Namespace}, []string(nil), func() {}
-			if mode != "direct" {
-				proxy := p.Proxy()
-				args = append(args, "-kubeconfig", proxy.Kubeconfig)
-				if mode == "on" {
-					var socket string
-					socket, end = openXray(b, proxy)
-					environ = []string{report.Variable + "=" + socket}
-				}
+			switch mode {
+			case "through-proxy":
+				args = append(args, "-kubeconfig", p.Proxy().Kubeconfig)
+			case "on":
+				room := xraytest.Enter(b, p.Env)
+				args = append(args, "-kubeconfig", room.Proxy.Kubeconfig)
+				environ, end = room.Environ(), openWindow(b, room.Hub)
 			}
 			s := startSubjectWith(b, p.Env, environ, p.Program(policyProgram), args...)
 			if !settled {
@@ -65,18 +61,9 @@ func BenchmarkXray(b *testing.B) {
 	b.ReportMetric(fastest["direct"].Seconds()/fastest["on"].Seconds(), "on/direct")
 }
 
-// openXray opens the X-ray with one window, and returns its socket and what closes it.
-func openXray(b *testing.B, proxy *testenv.Proxy) (socket string, end func()) {
+// openWindow opens a window of the X-ray, and returns what closes it.
+func openWindow(b *testing.B, hub *xray.Hub) (end func()) {
 	b.Helper()
-	dir, err := os.MkdirTemp("", "xray") // short enough for a socket
-	if err != nil {
-		b.Fatal(err)
-	}
-	socket = filepath.Join(dir, "socket")
-	hub, err := xray.NewHub(proxy.Proxy, socket)
-	if err != nil {
-		b.Fatal(err)
-	}
 	server := httptest.NewServer(hub.Handler())
 	window, _, err := websocket.Dial(b.Context(), server.URL+"/ws", nil)
 	if err != nil {
@@ -94,15 +81,12 @@ func openXray(b *testing.B, proxy *testenv.Proxy) (socket string, end func()) {
 			frames++
 		}
 	}()
-	return socket, func() {
-		if err := hub.Close(); err != nil {
-			b.Error(err)
-		}
+	return func() {
+		_ = window.CloseNow()
 		<-read
 		server.Close()
 		if frames == 0 {
 			b.Error("the window has shown nothing")
 		}
-		_ = os.RemoveAll(dir)
 	}
 }

@@ -151,6 +151,15 @@ func TestDeletesOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
+// breaksOff checks that a lesson has ended where its output is not what it says.
+func breaksOff(t *testing.T, err error) {
+	t.Helper()
+	var mismatch *readme.Mismatch
+	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
+		t.Errorf("error %v, want the mismatch", err)
+	}
+}
+
 // What a lesson has made that does not reach its end is taken back.
 func TestFailedLessonLeavesNothing(t *testing.T) {
 	t.Parallel()
@@ -160,10 +169,7 @@ func TestFailedLessonLeavesNothing(t *testing.T) {
 		"$ kubectl create clusterrole lesson-failed --verb=get --resource=pods >$TMPDIR/out && kubectl label clusterrole lesson-failed workshop.k8s-go.dev/step=95\n"+
 		"clusterrole.rbac.authorization.k8s.io/lesson-failed labeled\n"+
 		"$ echo something\nsomething else\n```\n"))
-	var mismatch *readme.Mismatch
-	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
-		t.Errorf("error %v, want the mismatch", err)
-	}
+	breaksOff(t, err)
 	_, roleErr := e.Client.RbacV1().ClusterRoles().Get(e.Context(), "lesson-failed", metav1.GetOptions{})
 	_, namespaceErr := e.Client.CoreV1().Namespaces().Get(e.Context(), "workshop-95", metav1.GetOptions{})
 	if !apierrors.IsNotFound(roleErr) || !apierrors.IsNotFound(namespaceErr) {
@@ -194,10 +200,7 @@ customresourcedefinition.apiextensions.k8s.io/kept.lesson.test created
 > EOF
 kept.lesson.test/one created
 `+"$ echo something\nsomething else\n```\n"))
-	var mismatch *readme.Mismatch
-	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
-		t.Errorf("error %v, want the mismatch", err)
-	}
+	breaksOff(t, err)
 	if strings.Contains(err.Error(), "removing") {
 		t.Errorf("the lesson has left something: %v", err)
 	}
@@ -217,10 +220,7 @@ func TestDefinitionsOfASharedClusterAreRemoved(t *testing.T) {
 		"$ { WORKSHOP_NAMESPACE=workshop-92 bash -c \"$(sed 's/^for .* as long, .*/kill -KILL $$/' 01-curl/gone.sh)\" 01-curl/gone.sh; } 2>$TMPDIR/killed; echo $?\n137\n"+
 		"$ kubectl get crd notes.workshop-92.k8s-go.openshift.org --output name\ncustomresourcedefinition.apiextensions.k8s.io/notes.workshop-92.k8s-go.openshift.org\n"+
 		"$ echo something\nsomething else\n```\n"))
-	var mismatch *readme.Mismatch
-	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
-		t.Errorf("error %v, want the mismatch", err)
-	}
+	breaksOff(t, err)
 	client, err := clientset.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)

@@ -124,9 +124,14 @@ type viewer struct{ seen, spare int }
 func (h *Hub) next(v *viewer) (batch, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b := batch{Now: time.Now().UnixMilli(), Counts: maps.Clone(h.counts), Items: []Item{}}
 	n := h.total - v.seen
-	switch v.spare += mostItems - n; {
+	v.spare += mostItems - n
+	if n == 0 { // most of the time, so it must cost nothing
+		v.spare = min(v.spare, burst)
+		return batch{}, false
+	}
+	b := batch{Now: time.Now().UnixMilli(), Counts: maps.Clone(h.counts), Items: []Item{}}
+	switch {
 	case v.seen < 0:
 		b.Open = h.openWatches()
 		v.spare = burst
@@ -136,7 +141,7 @@ func (h *Hub) next(v *viewer) (batch, bool) {
 		b.Missed, b.Items, b.Open = n, nil, h.openWatches()
 	}
 	v.seen, v.spare = h.total, min(max(v.spare, 0), burst)
-	return b, n > 0
+	return b, true
 }
 
 // openWatches returns the open watches. The caller holds h.mu.
