@@ -14,13 +14,16 @@ WORKSHOP := .workshop/workshop
 # above, flags for go, where cd goes, what bash reads. See internal/workspace/environ.go.
 export GOWORK := off
 export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
-unexport CDPATH BASH_ENV ENV GOOS GOARCH
+export CGO_ENABLED := $(if $(filter -race,$(GOFLAGS)),1,0)
+unexport CDPATH BASH_ENV ENV GOOS GOARCH KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT
+# The commands read these themselves: in a recipe, a quote or a space in them would be bash's.
+export N TASK FORCE JSON SEED SEEDS FAILOVERS PACK DIR GROUP KIND MODULE PUSH PROGRAM CONTROLLER CONTRACT LEVEL CASE
 ifneq ($(OFFLINE),)
   export GOPROXY := off
 endif
 
 # `make test-step 3` means `make test-step N=3`: the second word is no goal then.
-ifneq ($(filter step test-step readme exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
+ifneq ($(filter step test-step readme bench exercise check watch hint solution reset prove,$(firstword $(MAKECMDGOALS))),)
   ifneq ($(word 2,$(MAKECMDGOALS)),)
     N := $(word 2,$(MAKECMDGOALS))
     .PHONY: $(N)
@@ -30,7 +33,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-proxy test-unit test-browser test-step diagrams up down status shell web logs doctor node-image readme generate lint verify bench chaos clean build image new
+.PHONY: help tour step test test-proxy test-unit test-e2e test-browser test-race test-step diagrams up down status shell web logs doctor node-image readme generate upgrade lint verify bench chaos judge judge-mutants judge-table clean build image new
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -51,6 +54,8 @@ help:
 ## Your own
 ##   make new GROUP=stable.example.org KIND=Widget DIR=/path/to/widgets
 ##                         a repository of your own, outside of the clone; MODULE= names its Go module
+##   make judge CONTROLLER='command' CONTRACT=icecream
+##                         a crash test for any controller; plain make judge says more
 ## The cluster
 ##   make up, make down    start or repair it; remove it
 ##   make status           what is up
@@ -59,6 +64,7 @@ help:
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
+##   make image PROGRAM=work/06-controller/icecream   the same of your own program: workshop/icecream:1
 ## For trainers
 ##   make pack             all that a machine like this one needs offline, as one file; also PACK=FILE
 ##   make unpack PACK=FILE install it in another clone; make doctor OFFLINE=1 says what is missing
@@ -66,14 +72,19 @@ help:
 ##   WORKSHOP_PREFIX=anna  before shell, step or test-step, on a shared cluster: anna's own namespaces, steps 01 to 03
 ## For authors
 ##   make test-unit        only the tests that need no cluster
+##   make test-e2e         only every step's e2e tests
 ##   make test-proxy       every README through the fault proxy, as in a terminal of make web (in any test: READMES=proxy)
 ##   make test-browser     the page of make web, clicked through in Chromium
+##   make test-race        the tests that can race, and the programs that they start, under the race detector
 ##   make readme N=1       run a README and rewrite the outputs that changed
 ##   make prove N=1        the exercises' checks against all the mistakes they know; also TASK=, SEED=
-##   make bench            the benchmarks: each reports its ratio to a baseline of the same run
+##   make bench            the benchmarks, or those of step N=6: each reports its ratio to a baseline of the same run
 ##   make chaos SEEDS=1    the controllers of step 06 under every fault; SEED=7 repeats one seed
 ##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
+##   make judge-mutants    the judge on controllers with a known fault; MUTANT=pattern; all: rewrite its table
+##   make judge-table      the judge on our controllers and on the sample-controller: rewrite its table
 ##   make generate         deep copies, clients and CRDs from the Go types of step 05; pictures of the lessons' diagrams
+##   make upgrade K8S=1.37 move every place that names a version of Kubernetes; says what is left to edit
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
@@ -82,46 +93,37 @@ help:
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
 
-tour up down status shell web logs trainers node-image test test-unit test-browser bench lint verify: build
+tour up down status shell web logs trainers node-image test test-unit test-e2e test-browser test-race lint verify: build
 	@exec $(WORKSHOP) $@
 
-step readme: build
-	@exec $(WORKSHOP) $@ '$(N)'
+step readme bench test-step exercise check watch hint solution reset progress prove chaos judge pack board image new: build
+	@exec $(WORKSHOP) $@
 
-doctor: build
-	@exec $(WORKSHOP) $@ '$(OFFLINE)'
+judge-table: go
+	@scripts/judge-table.sh
 
-pack: build
-	@exec $(WORKSHOP) $@ '$(PACK)'
+# With a pattern, the table would not be whole.
+judge-mutants: go
+	@go run ./cmd/judge -mutants '$(or $(MUTANT),.)' $(if $(MUTANT),,-table 06-controller/contracts/MUTANTS.md)
 
-board: build
-	@exec $(WORKSHOP) $@ '$(DIR)'
+# Not after build: where nothing is compiled yet, that takes a minute, and this answers at once.
+doctor:
+	@OFFLINE='$(OFFLINE)' scripts/doctor.sh
 
 # Before there is any module: its program needs Go's standard library alone.
 unpack: go
-	@go run ./scripts/unpack '$(PACK)'
+	@go run ./cmd/unpack "$$PACK"
+
+# Its program needs nothing of Kubernetes, so it runs also where a move stopped half-way.
+upgrade: go
+	@go run ./cmd/upgrade "$$K8S"
 
 generate:
 	@scripts/update-codegen.sh
 	@scripts/update-diagrams.sh
 
-image: build
-	@exec $(WORKSHOP) $@ '$(PUSH)'
-
-new: build
-	@exec $(WORKSHOP) $@ '$(GROUP)' '$(KIND)' '$(DIR)' '$(MODULE)'
-
 test-proxy: go build
 	@READMES=proxy go test -p=1 -count=1 -v -timeout 60m -run 'TestREADME$$' ./0*
-
-test-step: build
-	@exec $(WORKSHOP) test '$(N)'
-
-exercise check watch hint solution reset progress prove: build
-	@exec $(WORKSHOP) $@ 'N=$(N)' 'TASK=$(TASK)' 'FORCE=$(FORCE)' 'JSON=$(JSON)' 'SEED=$(SEED)'
-
-chaos: build
-	@exec $(WORKSHOP) chaos '$(or $(SEEDS),1)' '$(SEED)' '$(FAILOVERS)'
 
 clean: down
 	@scripts/docker/engine.sh stop
@@ -131,7 +133,5 @@ go:
 	@command -v go >/dev/null || { echo "error: go is not on PATH: install Go $$(sed -n 's/^go //p' go.mod) or newer, https://go.dev/dl" >&2; exit 1; }
 
 build: go
-	@[ -d "$$(go env GOMODCACHE)/sigs.k8s.io" ] || echo "Getting Go modules and building the workshop's own commands (once, about a minute)"
-	@# go build that is interrupted early leaves its temporary folder behind.
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOTMPDIR="$$dir" go build -o $(WORKSHOP) ./scripts/workshop || { \
+	@scripts/build.sh || { \
 	  [ -z '$(OFFLINE)' ] || echo "error: Go modules are missing: make unpack PACK=FILE installs those that a trainer has packed with make pack" >&2; exit 1; }

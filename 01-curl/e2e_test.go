@@ -84,10 +84,8 @@ func TestPagesAddUp(t *testing.T) {
 		createConfigMap(t, e, fmt.Sprintf("page-%02d", i))
 	}
 	// The CA bundle that every namespace gets would appear between two lists.
-	e.Eventually(time.Minute, func(ctx context.Context) error {
-		_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-		return err
-	})
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "kube-root-ca.crt"}}
+	e.WaitFor(time.Minute, e.Exists(bundle), bundle)
 	r := run(t, e, "pages.sh", "7")
 
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{})
@@ -205,10 +203,8 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	configMaps := e.Client.CoreV1().ConfigMaps(e.Namespace)
-	e.Eventually(time.Minute, func(ctx context.Context) error {
-		_, err := configMaps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-		return err
-	})
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "kube-root-ca.crt"}}
+	e.WaitFor(time.Minute, e.Exists(bundle), bundle)
 	list, err := configMaps.List(e.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

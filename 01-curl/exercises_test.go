@@ -23,7 +23,10 @@ import (
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"patch": checkPatch, "follow": checkFollow, "counter": checkCounter})
+	check.Exercises(t, check.Checks{
+		"patch": checkPatch, "follow": checkFollow, "counter": checkCounter,
+		"unlabel": checkUnlabel, "select": checkSelect, "page": checkPage, "fold": checkFold, "provoke": checkProvoke,
+	})
 }
 
 // checkPatch runs the four functions of patch.sh one after the other, on a
@@ -35,7 +38,10 @@ func checkPatch(c *check.C) {
 	d.Spec.Replicas = new(int32) // nobody looks for these images
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	d.Spec.Template.Labels = labels
-	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "web", Image: "example/web:1"}, {Name: "log", Image: "example/log:1"}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{
+		{Name: "web", Image: "example/web:1", Args: []string{"--port", "80"}, Env: []corev1.EnvVar{{Name: "MODE", Value: "debug"}, {Name: "TRACE", Value: "on"}}},
+		{Name: "log", Image: "example/log:1", Args: []string{"--level", "info"}},
+	}
 	_, err := deployments.Create(c.Context(), d, metav1.CreateOptions{FieldManager: "check"})
 	c.Must(err)
 	// patch returns what the Deployment is like after it.
@@ -43,11 +49,16 @@ func checkPatch(c *check.C) {
 		r := c.Run(testenv.Command{Path: c.Path("patch.sh"), Args: []string{function, value}})
 		d, err := deployments.Get(c.Context(), "patched", metav1.GetOptions{})
 		c.Must(err)
-		var held []string
+		text := "containers"
 		for _, container := range d.Spec.Template.Spec.Containers {
-			held = append(held, container.Name+"="+strings.TrimPrefix(container.Image, "example/"))
+			text += " " + container.Name + "=" + strings.TrimPrefix(container.Image, "example/")
+			if len(container.Args) > 0 {
+				text += "(" + strings.Join(container.Args, " ") + ")"
+			}
+			for _, v := range container.Env {
+				text += " " + v.Name + "=" + v.Value
+			}
 		}
-		text := "containers " + strings.Join(held, " ")
 		if r.ExitCode != 0 {
 			text += "; patch.sh " + function + " ended with exit code " + strconv.Itoa(r.ExitCode)
 		}
@@ -62,24 +73,24 @@ func checkPatch(c *check.C) {
 		}
 	}
 
-	r, held := patch("log", "example/log:2")
-	want(r, "containers web=web:1 log=log:2", held)
+	r, held := patch("log", "warn")
+	want(r, "containers web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level warn)", held)
 
 	_, err = deployments.Patch(c.Context(), "patched", types.JSONPatchType,
 		[]byte(`[{"op": "add", "path": "/spec/template/spec/containers/0", "value": {"name": "proxy", "image": "example/proxy:1"}}]`), metav1.PatchOptions{FieldManager: "check"})
 	c.Must(err)
-	const refused = "containers proxy=proxy:1 web=web:1 log=log:2; patch.sh log ended with exit code "
-	r, held = patch("log", "example/log:3")
-	if strings.Contains(held, "web=log:3") {
+	const untouched = "containers proxy=proxy:1 web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level warn)"
+	r, held = patch("log", "error")
+	if strings.Contains(held, "(--port error)") {
 		c.Mistake("no test operation", "a refusal, because the second container is not log", held)
 	}
-	if r.ExitCode == 0 || !strings.HasPrefix(held, refused) {
+	if r.ExitCode == 0 || !strings.HasPrefix(held, untouched+"; patch.sh log ended with exit code ") {
 		c.Fail("a refusal, because the second container is not log", held)
 	}
 
 	r, held = patch("web", "example/web:2")
-	const merged = "containers proxy=proxy:1 web=web:2 log=log:2"
-	if held == "containers web=web:2" {
+	const merged = "containers proxy=proxy:1 web=web:2(--port 80) MODE=test TRACE=on log=log:1(--level warn)"
+	if !strings.Contains(held, " log=") && strings.HasPrefix(held, "containers web=web:2") {
 		c.Mistake("list replaced by merge", merged, held)
 	}
 	want(r, merged, held)
@@ -93,13 +104,16 @@ func checkPatch(c *check.C) {
 	}
 
 	r, held = patch("metrics", "example/metrics:1")
-	const applied = "containers proxy=proxy:1 web=web:4 log=log:2 metrics=metrics:1"
+	const applied = merged + " metrics=metrics:1"
 	if strings.Contains(r.Stdout+r.Stderr, "409") {
 		c.Mistake("no force", applied, "HTTP 409: "+held)
 	}
 	want(r, applied, held)
 	d, err = deployments.Get(c.Context(), "patched", metav1.GetOptions{})
 	c.Must(err)
+	if limit := *d.Spec.RevisionHistoryLimit; limit != 3 { // which has a default
+		c.Failf("revisionHistoryLimit 3", "revisionHistoryLimit %d", limit)
+	}
 	var managers []string
 	for _, f := range d.ManagedFields {
 		managers = append(managers, f.Manager+" "+string(f.Operation))
@@ -109,29 +123,186 @@ func checkPatch(c *check.C) {
 	}
 }
 
+// said is what a script printed and how it ended, for a verdict.
+func said(r testenv.Result) string {
+	return fmt.Sprintf("exit code %d and\n%s", r.ExitCode, strings.TrimSpace(r.Stdout+r.Stderr))
+}
+
+func createFor(c *check.C, names ...string) {
+	for _, name := range names {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		c.Must(err)
+	}
+}
+
+// bundled waits for the ConfigMap that every namespace gets, so that it comes at no other time.
+func bundled(c *check.C) {
+	c.Must(c.Until(30*time.Second, func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return err
+	}))
+}
+
+func checkUnlabel(c *check.C) {
+	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	_, err := configMaps.Create(c.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "page", Labels: map[string]string{"draft": "yes", "team": "web"}}, Data: map[string]string{"text": "kept"},
+	}, metav1.CreateOptions{})
+	c.Must(err)
+	r := c.Run(testenv.Command{Path: c.Path("unlabel.sh"), Args: []string{"page"}})
+	cm, err := configMaps.Get(c.Context(), "page", metav1.GetOptions{})
+	c.Must(err)
+	const expected = "labels map[owner:me team:web], data map[text:kept]"
+	held := fmt.Sprintf("labels %v, data %v", cm.Labels, cm.Data)
+	if owner := cm.Labels["owner"]; r.ExitCode == 0 && owner == "me" {
+		switch draft, ok := cm.Labels["draft"]; {
+		case ok && draft == "":
+			c.Mistake("label emptied", expected, held)
+		case draft == "yes":
+			c.Mistake("label still there", expected, held)
+		}
+	}
+	if r.ExitCode != 0 || held != expected {
+		c.Failf(expected, "%s; %s", held, said(r))
+	}
+}
+
+func checkSelect(c *check.C) {
+	for name, labels := range map[string]map[string]string{
+		"db": {"tier": "db"}, "web": {"tier": "web"}, "cache": {"tier": "cache"}, "queue": {"tier": "queue"}, "plain": nil,
+		"old-db": {"tier": "db", "retired": ""}, "old-web": {"tier": "web", "retired": "yes"}, "old-queue": {"tier": "queue", "retired": "yes"},
+	} {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		c.Must(err)
+	}
+	r := c.Run(testenv.Command{Path: c.Path("select.sh")})
+	const expected = "db and web"
+	got := strings.Join(strings.Fields(r.Stdout), " ")
+	switch {
+	case r.ExitCode != 0:
+		c.Fail(expected, said(r))
+	case got == "db old-db old-web web":
+		c.Mistake("retired ones too", expected, got)
+	case got == "db old-db web":
+		c.Mistake("value instead of key", expected, got)
+	case got == "":
+		c.Mistake("comma taken for or", expected, "no name")
+	case got != "db web":
+		c.Fail(expected, got)
+	}
+}
+
+// checkPage deletes an object of the second page when the first has been read.
+func checkPage(c *check.C) {
+	createFor(c, "anna", "bert", "carl", "dora", "emma")
+	bundled(c)
+	p := c.Proxy()
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "configmaps"}, Fault: faultproxy.CallAnswered, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		return c.Client.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, "carl", metav1.DeleteOptions{})
+	}})
+	r := c.Run(testenv.Command{Path: c.Path("page.sh"), Args: []string{"2"}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	const expected = "carl dora, although carl was deleted between the pages"
+	got := strings.Join(strings.Fields(r.Stdout), " ")
+	switch {
+	case r.ExitCode != 0:
+		c.Fail(expected, said(r))
+	case got == "anna bert":
+		c.Mistake("first page again", expected, got)
+	case got == "carl dora emma kube-root-ca.crt":
+		c.Mistake("no limit", expected, got)
+	case got != "carl dora":
+		c.Fail(expected, got)
+	}
+}
+
+// checkFold lets something happen before the script begins, so that its watch gets the
+// events at once; then it answers the watch with an ERROR.
+func checkFold(c *check.C) {
+	bundled(c)
+	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	list, err := configMaps.List(c.Context(), metav1.ListOptions{})
+	c.Must(err)
+	createFor(c, "anna", "bert", "bert-2")
+	_, err = configMaps.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"data":{"a":"1"}}`), metav1.PatchOptions{})
+	c.Must(err)
+	c.Must(configMaps.Delete(c.Context(), "bert", metav1.DeleteOptions{}))
+
+	p := c.Proxy()
+	fold := func() testenv.Result {
+		return c.Run(testenv.Command{Path: c.Path("fold.sh"), Args: []string{list.ResourceVersion}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	}
+	r := fold()
+	const expected = "anna and bert-2"
+	switch got := strings.Join(strings.Fields(r.Stdout), " "); {
+	case r.ExitCode != 0:
+		c.Fail(expected, said(r))
+	case got == "anna bert bert-2":
+		c.Mistake("deletion ignored", expected, got)
+	case got == "anna anna bert-2":
+		c.Mistake("change taken for a new object", expected, got)
+	case got != "anna bert-2":
+		c.Fail(expected, got)
+	}
+
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
+	if r = fold(); r.ExitCode == 0 {
+		c.Mistake("error ignored", "another exit code than 0 after an ERROR event", said(r))
+	}
+	if r.Stdout != "" {
+		c.Fail("no names after an ERROR event", said(r))
+	}
+}
+
+func checkProvoke(c *check.C) {
+	createFor(c, "shared")
+	p := c.Proxy()
+	r := c.Run(testenv.Command{Path: c.Path("provoke.sh"), Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	const expected = "a PUT that is refused with 409 Conflict"
+	var accepted, exists bool
+	for _, request := range p.Requests(faultproxy.Match{Resource: "configmaps"}) {
+		switch {
+		case request.Verb == "update" && request.Code == http.StatusConflict:
+			return
+		case request.Verb == "update" && request.Code == http.StatusOK:
+			accepted = true
+		case request.Verb == "create" && request.Code == http.StatusConflict:
+			exists = true
+		}
+	}
+	switch {
+	case accepted:
+		c.Mistake("accepted", expected, "a PUT that was answered with 200")
+	case exists:
+		c.Mistake("another reason", expected, "a POST that was refused with 409 AlreadyExists")
+	}
+	c.Fail(expected, said(r))
+}
+
+// patience is for a script that says nothing more, because of a mistake that no check
+// knows: nothing else shows that.
+const patience = 20 * time.Second
+
 // checkFollow keeps a mirror from what follow.sh prints, deletes and creates while
 // no watch is open, and says to the next watch that this history is gone.
 func checkFollow(c *check.C) {
 	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
-	create := func(name string) {
-		_, err := configMaps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		c.Must(err)
-	}
-	create("anna")
-	create("bert")
-	c.Must(c.Until(30*time.Second, func(ctx context.Context) error { // which every namespace gets
-		_, err := configMaps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-		return err
-	}))
+	createFor(c, "anna", "bert")
+	bundled(c)
 
 	p := c.Proxy()
 	watches, lists := faultproxy.Match{Verb: "watch", Resource: "configmaps"}, faultproxy.Match{Verb: "list", Resource: "configmaps"}
 	script := c.Start(testenv.Command{Path: c.Path("follow.sh"), Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
 	known := map[string]bool{"anna": true, "bert": true, "kube-root-ca.crt": true, "carl": true, "dora": true, "emma": true}
 	var struck func() int
+	ignored := func() {
+		if struck != nil && struck() > 2 {
+			c.Mistake("error ignored", "a list after the ERROR event with code 410", fmt.Sprintf("%d more watches from the same version, and no list", struck()-1))
+		}
+	}
+	// wait waits until the mirror is right. When it has emma, which comes last, what is
+	// wrong in it will not be mended: the script prints what happens in its order.
 	wait := func(expected string, mistake func(missing, ghosts []string)) {
-		var missing, ghosts []string
-		err := c.Until(5*time.Second, func(ctx context.Context) error {
+		err := c.Until(patience, func(ctx context.Context) error {
 			mirror := map[string]bool{}
 			for line := range strings.Lines(script.Stdout()) {
 				sign, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
@@ -147,14 +318,13 @@ func checkFollow(c *check.C) {
 					mirror[name] = sign == "+"
 				}
 			}
-			if struck != nil && struck() > 2 {
-				c.Mistake("error ignored", "a list after the ERROR event with code 410", fmt.Sprintf("%d more watches from the same version, and no list", struck()-1))
-			}
+			ignored()
+			last := mirror["emma"]
 			list, err := configMaps.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err
 			}
-			missing, ghosts = nil, nil
+			var missing, ghosts []string
 			for _, cm := range list.Items {
 				if !mirror[cm.Name] {
 					missing = append(missing, cm.Name)
@@ -167,17 +337,20 @@ func checkFollow(c *check.C) {
 				}
 			}
 			if len(missing)+len(ghosts) > 0 {
+				if last {
+					mistake(missing, ghosts)
+				}
 				return fmt.Errorf("not printed: %v, printed and gone: %v", missing, ghosts)
 			}
 			return nil
 		})
 		if err != nil {
-			mistake(missing, ghosts)
 			c.Failf(expected, "%v\n%s%s", err, script.Stdout(), script.Stderr())
 		}
 	}
 	open := func() {
-		if err := c.Until(5*time.Second, func(context.Context) error {
+		if err := c.Until(patience, func(context.Context) error {
+			ignored()
 			if p.Open(watches) == 0 {
 				return errors.New("no watch is open")
 			}
@@ -189,7 +362,7 @@ func checkFollow(c *check.C) {
 	nothing := func(_, _ []string) {}
 	wait("a line for each ConfigMap of the list", nothing)
 	open()
-	create("carl")
+	createFor(c, "carl")
 	wait("a line for a ConfigMap that is created", nothing)
 	c.Must(configMaps.Delete(c.Context(), "carl", metav1.DeleteOptions{}))
 	wait("a line for a ConfigMap that is deleted", nothing)
@@ -208,9 +381,11 @@ func checkFollow(c *check.C) {
 	}})
 	p.Cut(watches)
 	c.Must(configMaps.Delete(c.Context(), "anna", metav1.DeleteOptions{}))
-	create("dora")
+	createFor(c, "dora")
 	stalled.Remove()
-	const expected = "+ dora and - anna, which came and went while no watch was open"
+	open()
+	createFor(c, "emma")
+	const expected = "+ dora and - anna, which came and went while no watch was open, and + emma"
 	wait(expected, func(missing, ghosts []string) {
 		switch {
 		case slices.Contains(missing, "dora"):
@@ -219,9 +394,6 @@ func checkFollow(c *check.C) {
 			c.Mistake("ghost", expected, "no line - anna")
 		}
 	})
-	open()
-	create("emma")
-	wait("a line for a ConfigMap that is created after the 410", nothing)
 }
 
 // checkCounter lets one writer count while somebody else writes the object

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# stop-at-conflict.sh: the loop of the 2018 slides, twice at the same time. PUT
-# carries the resourceVersion that was read, so nothing is lost: the second of
-# two writers gets 409. There its loop ends.
+# stop-at-conflict.sh: two writers at the same time. Their PUTs carry the
+# resourceVersion that they have read, so nothing is lost: one of them gets 409, and
+# gives up.
 set -euo pipefail
 source "$(dirname "$0")/connect.sh"
 

@@ -162,19 +162,11 @@ func TestNodes(t *testing.T) {
 	createPod(t, e, "db", false)
 	createPod(t, e, "gated", true)
 	on := map[string]string{}
-	e.Eventually(30*time.Second, func(ctx context.Context) error {
-		for _, name := range []string{"web", "db"} {
-			pod, err := e.Client.CoreV1().Pods(e.Namespace).Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			if pod.Spec.NodeName == "" {
-				return fmt.Errorf("pod %s is on no node yet", name)
-			}
-			on[name] = pod.Spec.NodeName
-		}
-		return nil
-	})
+	for _, name := range []string{"web", "db"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: name}}
+		e.WaitFor(30*time.Second, e.Conditions().PodConditionMatch(pod, corev1.PodScheduled, corev1.ConditionTrue), pod)
+		on[name] = pod.Spec.NodeName
+	}
 	nodes, err := e.Client.CoreV1().Nodes().List(e.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -250,6 +242,36 @@ func TestKubeconfig(t *testing.T) {
 				t.Errorf("exit code %d, want 1 and %q in\n%s%s", r.ExitCode, tc.want, r.Stdout, r.Stderr)
 			}
 		})
+	}
+}
+
+func TestHello(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	program := e.Program("./02-clientset/hello")
+	e.Eventually(time.Minute, func(ctx context.Context) error { // which every namespace gets
+		_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+		return err
+	})
+	p := e.Proxy()
+	r := e.Run(testenv.Command{Path: program, Args: []string{"-namespace", e.Namespace}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	if r.ExitCode != 0 {
+		t.Fatalf("exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	wantOutput(t, r, "listed kube-root-ca.crt", "ADDED hello")
+	var verbs []string
+	for _, request := range p.Requests(faultproxy.Match{Resource: "configmaps"}) {
+		verbs = append(verbs, request.Verb)
+	}
+	if diff := cmp.Diff([]string{"list", "create", "watch", "delete"}, verbs); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if _, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), "hello", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("reading what it has deleted: %v", err)
+	}
+	r = e.Run(testenv.Command{Path: program, Env: []string{"KUBECONFIG=", "HOME=" + t.TempDir(), "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT="}})
+	if r.ExitCode != 1 || !strings.HasPrefix(r.Stderr, "hello: no usable kubeconfig: ") {
+		t.Errorf("without a kubeconfig: exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
 }
 
@@ -376,16 +398,20 @@ func TestConflict(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	r := run(t, e, "conflict", "-writers", "8", "-rounds", "15")
-	m := regexp.MustCompile(`^attempt 1: conflict=true\nattempt 2: conflict=false\n8 writers, 15 rounds: count 120 after (\d+) conflicts\n$`).FindStringSubmatch(r.Stdout)
+	m := regexp.MustCompile(`^attempt 1: conflict=true\nattempt 2: conflict=false\n8 writers, 15 rounds: count 120 after (\d+) refusals\n$`).FindStringSubmatch(r.Stdout)
 	if m == nil {
 		t.Fatalf("want one conflict, then a count:\n%s", r.Stdout)
 	}
 	if m[1] == "0" {
 		t.Error("the writers never met: this run has proved nothing")
 	}
-	want := map[string]string{"ours": "kept", "theirs": "kept", "count": "120"}
-	if diff := cmp.Diff(want, configMap(t, e, "conflict").Data); diff != "" {
-		t.Errorf("data (-want +got):\n%s", diff)
+	for name, want := range map[string]map[string]string{
+		"conflict": {"before": "kept", "ours": "kept", "theirs": "kept"},
+		"counter":  {"count": "120"},
+	} {
+		if diff := cmp.Diff(want, configMap(t, e, name).Data); diff != "" {
+			t.Errorf("data of %s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
@@ -396,11 +422,31 @@ func TestConflictNeedsResourceVersion(t *testing.T) {
 	e := testenv.New(t)
 	broken := e.Program("./02-clientset/conflict", testenv.Replace("main.go", `cm.Data["count"] = strconv`, `cm.ResourceVersion = ""; cm.Data["count"] = strconv`))
 	r := e.Run(testenv.Command{Path: broken, Args: []string{"-namespace", e.Namespace, "-writers", "8", "-rounds", "15"}})
-	if r.ExitCode != 0 || !strings.Contains(r.Stdout, "after 0 conflicts") {
+	// Each writer may have been refused once: at its first create.
+	if r.ExitCode != 0 || !regexp.MustCompile(`after [0-7] refusals`).MatchString(r.Stdout) {
 		t.Errorf("exit code %d; nobody should notice anything\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
-	if got := configMap(t, e, "conflict").Data["count"]; got == "120" {
+	if got := configMap(t, e, "counter").Data["count"]; got == "120" {
 		t.Error("no update was lost without resourceVersion")
+	}
+}
+
+// With the Get before the loop, each attempt sends what was refused before.
+func TestConflictNeedsTheGetInside(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	const get = `cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})`
+	const loop = "\treturn retry.RetryOnConflict("
+	broken := e.Program("./02-clientset/conflict",
+		testenv.Replace("one.go", get, "cm, err := before.DeepCopy(), error(nil)"),
+		testenv.Replace("one.go", loop, "\tbefore"+strings.TrimPrefix(get, "cm")+"\n\tif err != nil {\n\t\treturn err\n\t}\n"+loop))
+	r := e.Run(testenv.Command{Path: broken, Args: []string{"-namespace", e.Namespace}})
+	var want strings.Builder
+	for attempt := range 5 { // those of retry.DefaultRetry
+		fmt.Fprintf(&want, "attempt %d: conflict=true\n", attempt+1)
+	}
+	if r.ExitCode != 1 || r.Stdout != want.String() || !strings.Contains(r.Stderr, "the object has been modified") {
+		t.Errorf("exit code %d, want 1 after five refused attempts\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }
 
@@ -1067,13 +1113,8 @@ func TestPodStreams(t *testing.T) {
 			"port-forward: GET /menu: 200 OK, hello from pause",
 			"log: GET /menu")
 	}
-	e.Eventually(30*time.Second, func(ctx context.Context) error {
-		_, err := e.Client.CoreV1().Pods(e.Namespace).Get(ctx, "pod-streams", metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the pod is still there (%w)", err)
-		}
-		return nil
-	})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "pod-streams"}}
+	e.WaitFor(30*time.Second, e.Conditions().ResourceDeleted(pod), pod)
 }
 
 // TestProgramsRunTwice: a reader starts a program again, after a change too.
@@ -1090,7 +1131,7 @@ func TestProgramsRunTwice(t *testing.T) {
 			second := run(t, e, args[0], args[1:]...)
 			// What is counted or timed differs from run to run.
 			same := func(r testenv.Result) string {
-				return regexp.MustCompile(`in \S+s|after \d+ conflicts|Operation cannot be.*`).ReplaceAllString(r.Stdout, "")
+				return regexp.MustCompile(`in \S+s|after \d+ refusals|Operation cannot be.*`).ReplaceAllString(r.Stdout, "")
 			}
 			if diff := cmp.Diff(same(first), same(second)); diff != "" && args[0] != "nodes" && args[0] != "dynamic" {
 				t.Errorf("the second run prints something else (-first +second):\n%s", diff)

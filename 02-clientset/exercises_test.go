@@ -2,6 +2,7 @@ package clientset
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,9 +13,13 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/internal/exercise/check"
@@ -23,24 +28,254 @@ import (
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"retry": checkRetry, "pages": checkPages, "follow": checkFollow, "safe-patch": checkSafePatch})
+	check.Exercises(t, check.Checks{
+		"first-client": checkFirstClient, "retry": checkRetry, "pages": checkPages, "follow": checkFollow, "safe-patch": checkSafePatch,
+		"selector": checkSelector, "gone": checkGone, "since": checkSince,
+	})
 }
 
-// checkRetry lets somebody else write the object between the first Get of addOne
-// and its first Update, and then lets four writers meet.
+// lines returns what a program has printed.
+func lines(p *testenv.Process) []string {
+	return slices.DeleteFunc(strings.Split(p.Stdout(), "\n"), func(line string) bool { return line == "" })
+}
+
+// checkFirstClient has somebody come between the list and the watch of the program, and then
+// lets Leases change and go, the program's own at the end.
+func checkFirstClient(c *check.C) {
+	program := c.Program()
+	p := c.Proxy()
+	leases := c.Client.CoordinationV1().Leases(c.Namespace)
+	const label, value = "lesson", "roll-call"
+	signIn := func(ctx context.Context, name string, labels map[string]string) error {
+		_, err := leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		return err
+	}
+	here := map[string]string{label: value}
+	c.Must(signIn(c.Context(), "old", here))
+	c.Must(signIn(c.Context(), "stranger", nil))
+	watches := faultproxy.Match{Verb: "watch*", Resource: "leases"}
+	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		return signIn(ctx, "anna", here)
+	}})
+
+	client := c.Start(testenv.Command{Path: program, Args: []string{"-namespace", c.Namespace, "-name", "me"}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	times := func(line string) (n int) {
+		for _, l := range lines(client) {
+			if l == line {
+				n++
+			}
+		}
+		return n
+	}
+	known := func() {
+		for _, r := range p.Requests(watches) {
+			query, err := url.ParseQuery(r.Query)
+			c.Must(err)
+			if version := query.Get("resourceVersion"); r.Verb == "watch" && (version == "" || version == "0") && times("came old") > 0 {
+				c.Mistake("watched from now", "here old", "here old, and then came old")
+			}
+		}
+		switch {
+		case times("here stranger")+times("came stranger") > 0:
+			c.Mistake("no selector", "nothing about the Lease stranger, which has no label", client.Stdout())
+		case times("came anna") > 1:
+			c.Mistake("change taken for a coming", "came anna, once", "came anna again, after a change of that Lease")
+		}
+		own, err := leases.Get(c.Context(), "me", metav1.GetOptions{})
+		if err == nil && own.Labels[label] != value {
+			c.Mistake("own lease without the label", "the Lease me with the label lesson=roll-call", fmt.Sprintf("the Lease me with the labels %v", own.Labels))
+		}
+	}
+	until := func(expected ...string) {
+		err := c.Until(check.Patience(10*time.Second), func(context.Context) error {
+			ended := client.Ended() // before its output, which is complete then
+			known()
+			missing := slices.DeleteFunc(slices.Clone(expected), func(line string) bool { return times(line) > 0 })
+			if len(missing) > 0 && ended {
+				c.Failf(strings.Join(expected, ", "), "it has ended with exit code %d:\n%s%s", client.ExitCode(), client.Stdout(), client.Stderr())
+			}
+			if len(missing) > 0 {
+				return fmt.Errorf("no line %q in its output:\n%s", missing[0], client.Stdout())
+			}
+			return nil
+		})
+		if err != nil {
+			c.Fail(strings.Join(expected, ", "), err.Error())
+		}
+	}
+	until("here old", "came anna", "came me")
+	_, err := leases.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"anna"}}`), metav1.PatchOptions{})
+	c.Must(err)
+	c.Must(leases.Delete(c.Context(), "old", metav1.DeleteOptions{}))
+	until("left old")
+	c.Must(leases.Delete(c.Context(), "me", metav1.DeleteOptions{}))
+	until("left me")
+	c.Must(signIn(c.Context(), "late", here))
+	const end = "exit code 0 after its own Lease was deleted"
+	err = c.Until(check.Patience(10*time.Second), func(context.Context) error {
+		if times("came late") > 0 {
+			c.Mistake("goes on without its lease", end, "left me, and then came late")
+		}
+		if client.Ended() {
+			return nil
+		}
+		return errors.New("it still runs")
+	})
+	if err != nil {
+		c.Fail(end, err.Error())
+	}
+	known()
+	if client.ExitCode() != 0 {
+		c.Failf(end, "exit code %d:\n%s", client.ExitCode(), client.Stderr())
+	}
+	// Who signs in first, anna or the program, is the program's choice.
+	want := []string{"came anna", "came me", "here old", "left me", "left old"}
+	if got := slices.Sorted(slices.Values(lines(client))); !slices.Equal(got, want) {
+		c.Fail("the lines "+strings.Join(want, ", "), strings.Join(got, ", "))
+	}
+}
+
+// checkSelector has three Secrets, of which one has both the label and the type, and lists
+// with the options of the program.
+func checkSelector(c *check.C) {
+	program := c.Program()
+	secrets := c.Client.CoreV1().Secrets(c.Namespace)
+	for _, s := range []struct {
+		name, team string
+		kind       corev1.SecretType
+	}{
+		{"web-login", "web", corev1.SecretTypeBasicAuth}, {"web-notes", "web", corev1.SecretTypeOpaque}, {"db-login", "db", corev1.SecretTypeBasicAuth},
+	} {
+		_, err := secrets.Create(c.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: s.name, Labels: map[string]string{"team": s.team}},
+			Type:       s.kind, StringData: map[string]string{corev1.BasicAuthUsernameKey: "any"},
+		}, metav1.CreateOptions{})
+		c.Must(err)
+	}
+	var options metav1.ListOptions
+	if r := c.Run(testenv.Command{Path: program, Args: []string{"logins"}}); json.Unmarshal([]byte(r.Stdout), &options) != nil {
+		c.Failf("the options", "exit code %d\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+	list, err := secrets.List(c.Context(), options)
+	if err != nil {
+		c.Fail("options that the API server accepts", err.Error())
+	}
+	var found []string
+	for _, secret := range list.Items {
+		found = append(found, secret.Name)
+	}
+	const want = "the Secret web-login"
+	switch got := strings.Join(found, ", "); got {
+	case "web-login":
+	case "web-login, web-notes":
+		c.Mistake("type forgotten", want, got+", which is of type Opaque")
+	case "db-login, web-login":
+		c.Mistake("label forgotten", want, got+", and db-login has the label team=db")
+	default:
+		c.Failf(want, "the list: %s", got)
+	}
+}
+
+// checkGone has the API server refuse to delete what is not there, and then what somebody
+// may not delete, and gives the program both answers.
+func checkGone(c *check.C) {
+	program := c.Program()
+	nobody := rest.CopyConfig(c.Config)
+	nobody.Impersonate.UserName = "nobody"
+	asNobody, err := kubernetes.NewForConfig(nobody)
+	c.Must(err)
+	exit := func(client kubernetes.Interface, code int32) testenv.Result {
+		err := client.CoreV1().ConfigMaps(c.Namespace).Delete(c.Context(), "old", metav1.DeleteOptions{})
+		var refusal apierrors.APIStatus
+		if !errors.As(err, &refusal) || refusal.Status().Code != code {
+			c.T.Fatalf("deleting: %v, want %d", err, code)
+		}
+		status, err := json.Marshal(refusal.Status())
+		c.Must(err)
+		return c.Run(testenv.Command{Path: program, Args: []string{"gone", string(status)}})
+	}
+	missing, forbidden := exit(c.Client, http.StatusNotFound), exit(asNobody, http.StatusForbidden)
+	switch {
+	case forbidden.ExitCode == 0:
+		c.Mistake("every error ignored", "an error after 403", "nil")
+	case missing.ExitCode != 0:
+		c.Mistake("gone taken for a failure", "nil after 404", missing.Stderr)
+	case !strings.Contains(forbidden.Stderr, "deleting: "):
+		c.Fail("the error as it was", forbidden.Stderr)
+	}
+}
+
+// checkSince lists two ConfigMaps of which the first has changed last, and a third one went
+// after that. Then it watches from the version that the program finds in this list.
+func checkSince(c *check.C) {
+	program := c.Program()
+	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	create := func(name string) {
+		_, err := configMaps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"try": "since"}}}, metav1.CreateOptions{})
+		c.Must(err)
+	}
+	for _, name := range []string{"c", "a", "b"} {
+		create(name)
+	}
+	_, err := configMaps.Patch(c.Context(), "a", types.MergePatchType, []byte(`{"data":{"v":"2"}}`), metav1.PatchOptions{})
+	c.Must(err)
+	c.Must(configMaps.Delete(c.Context(), "c", metav1.DeleteOptions{}))
+	options := metav1.ListOptions{LabelSelector: "try=since"}
+	list, err := configMaps.List(c.Context(), options)
+	c.Must(err)
+	create("new")
+
+	text, err := json.Marshal(list)
+	c.Must(err)
+	r := c.Run(testenv.Command{Path: program, Args: []string{"since", string(text)}})
+	if r.ExitCode != 0 {
+		c.Failf("a version", "exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+	const want = "a watch that begins with ADDED new"
+	options.ResourceVersion, options.TimeoutSeconds = strings.TrimSpace(r.Stdout), new(int64(10))
+	w, err := configMaps.Watch(c.Context(), options)
+	if err != nil {
+		c.Fail(want, err.Error())
+	}
+	defer w.Stop()
+	event := <-w.ResultChan()
+	cm, ok := event.Object.(*corev1.ConfigMap)
+	if !ok {
+		c.Failf(want, "from version %q: %v", options.ResourceVersion, apierrors.FromObject(event.Object))
+	}
+	switch got := fmt.Sprintf("%s %s", event.Type, cm.Name); got {
+	case "ADDED new":
+	case "MODIFIED a", "DELETED c":
+		c.Mistake("version of an item", want, got)
+	case "ADDED a":
+		c.Mistake("watched from now", want, got)
+	default:
+		c.Fail(want, got)
+	}
+}
+
+// checkRetry lets somebody else create the object when the program wants to, and later write
+// it between the program's Get and its Update. Then it lets four writers meet.
 func checkRetry(c *check.C) {
 	program := c.Program()
 	p := c.Proxy()
-	updates := faultproxy.Match{Verb: "update", Resource: "configmaps", Name: "conflict"}
-	// The program itself sends two before it counts: oneConflict.
-	p.MustInject(faultproxy.Rule{Match: updates, After: 2, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "conflict", types.MergePatchType, []byte(`{"data":{"others":"kept"}}`), metav1.PatchOptions{})
+	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	// The program itself creates one ConfigMap before it counts.
+	creates := faultproxy.Match{Verb: "create", Resource: "configmaps"}
+	p.MustInject(faultproxy.Rule{Match: creates, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter"}, Data: map[string]string{"count": "10", "others": "kept"}}
+		_, err := configMaps.Create(ctx, theirs, metav1.CreateOptions{})
 		return err
 	}})
-	count := func(writers, rounds string) (*testenv.Process, *corev1.ConfigMap) {
+	updates := faultproxy.Match{Verb: "update", Resource: "configmaps", Name: "counter"}
+	p.MustInject(faultproxy.Rule{Match: updates, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		_, err := configMaps.Patch(ctx, "counter", types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
+		return err
+	}})
+	count := func(writers, rounds string) (*testenv.Process, map[string]string) {
 		program := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", writers, "-rounds", rounds}})
 		err := c.Until(20*time.Second, func(context.Context) error {
-			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "conflict"})) >= 3 {
+			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
 				c.Mistake("get outside of the closure", "a Get after each Update that was refused with 409", "three Updates in a row were refused, without a Get between them")
 			}
 			if program.Ended() {
@@ -51,29 +286,38 @@ func checkRetry(c *check.C) {
 		if err != nil {
 			c.Fail("the program ends", err.Error())
 		}
-		cm, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(c.Context(), "conflict", metav1.GetOptions{})
+		cm, err := configMaps.Get(c.Context(), "counter", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return program, nil
+		}
 		c.Must(err)
-		return program, cm
+		return program, cm.Data
 	}
 
-	one, cm := count("1", "3")
-	held := fmt.Sprintf("data %v", cm.Data)
-	const want = "data map[count:3 others:kept ours:kept theirs:kept]"
+	one, data := count("1", "3")
+	var last faultproxy.Request
+	if requests := p.Requests(faultproxy.Match{Resource: "configmaps"}); len(requests) > 0 {
+		last = requests[len(requests)-1]
+	}
+	held := fmt.Sprintf("data %v", data)
+	const want = "data map[count:13 others:kept theirs:kept]"
 	switch {
-	case one.ExitCode() != 0 && p.Count(updates) == 3:
+	case one.ExitCode() != 0 && last.Verb == "create" && last.Code == http.StatusConflict:
+		c.Mistake("create not retried", "a Get and an Update after the 409", "no request after it, and exit code 1:\n"+one.Stderr())
+	case one.ExitCode() != 0 && last.Verb == "update" && last.Code == http.StatusConflict:
 		c.Mistake("conflict not retried", "another Get and Update after the 409", "no request after it, and exit code 1:\n"+one.Stderr())
 	case one.ExitCode() != 0:
 		c.Failf("exit code 0", "exit code %d:\n%s", one.ExitCode(), one.Stderr())
-	case cm.Data["others"] == "":
+	case data["others"] == "" || data["theirs"] == "":
 		c.Mistake("lost update", want, held)
 	case held != want:
 		c.Fail(want, held)
-	case !strings.Contains(one.Stdout(), "count 3 after 1 conflicts"):
-		c.Fail("1 writers, 3 rounds: count 3 after 1 conflicts", "it printed:\n"+one.Stdout())
+	case !strings.Contains(one.Stdout(), "count 13 after ") || strings.Contains(one.Stdout(), "after 0 ") || strings.Contains(one.Stdout(), "after 1 "):
+		c.Fail("1 writers, 3 rounds: count 13 after 2 refusals", "it printed:\n"+one.Stdout())
 	}
 
-	four, cm := count("4", "5")
-	if got := cm.Data["count"]; got != "20" {
+	four, data := count("4", "5")
+	if got := data["count"]; got != "20" {
 		c.Failf("count 20 after five rounds of four writers", "count %s\n%s", got, four.Stderr())
 	}
 }
@@ -162,18 +406,28 @@ func checkFollow(c *check.C) {
 	}
 	gone.Remove()
 
-	before := p.Count(watches)
+	before, all := p.Count(watches), p.Count(faultproxy.Match{})
 	watching := start()
 	err = c.Until(30*time.Second, func(context.Context) error {
 		if watching.Ended() {
 			return nil
 		}
-		requests := p.Requests(watches)[before:]
-		if n := len(requests); n > 0 && n < 3 {
-			// What comes between two watches takes some tenths of a second.
-			if last := requests[n-1]; last.Took > 0 && time.Since(last.Started.Add(last.Took)) > 4*time.Second {
-				c.Mistake("closed channel not noticed", "follow returns when the connection ends", "four seconds after its end, follow has not returned")
+		if n := p.Count(watches) - before; n == 0 || n > 2 {
+			return errors.New("it still runs")
+		}
+		// Between two watches are other requests, and nothing to wait for. That a program
+		// does not go on can only be told by a time: the one since its last answer.
+		var last time.Time
+		for _, r := range p.Requests(faultproxy.Match{})[all:] {
+			if r.Took == 0 {
+				return errors.New("a request is under way")
 			}
+			if end := r.Started.Add(r.Took); end.After(last) {
+				last = end
+			}
+		}
+		if time.Since(last) > 4*time.Second {
+			c.Mistake("closed channel not noticed", "follow returns when the connection ends", "four seconds after its end, follow has not returned")
 		}
 		return errors.New("it still runs")
 	})
@@ -275,6 +529,15 @@ func checkSafePatch(c *check.C) {
 		c.Failf("the label of somebody else and the container side as they were", "labels %v, %d containers", d.Labels, len(d.Spec.Template.Spec.Containers))
 	}
 
+	watches := faultproxy.Match{Verb: "watch*", Resource: "deployments"}
+	if err := c.Until(20*time.Second, func(context.Context) error {
+		if p.Open(watches) == 0 {
+			return errors.New("no watch is open")
+		}
+		return nil
+	}); err != nil {
+		c.Failf("a watch of the Deployment that is rolled out", "%v\n%s", err, rollout.Stderr())
+	}
 	// Each of these is in the cluster for a moment, until the controller corrects it.
 	for _, s := range []struct {
 		mistake, what string
@@ -290,6 +553,13 @@ func checkSafePatch(c *check.C) {
 			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
 		}},
 	} {
+		events := func() (n int) {
+			for _, r := range p.Requests(watches) {
+				n += r.Events
+			}
+			return n
+		}
+		before := events()
 		for range 3 { // each is an event that the program sees
 			c.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 				d := r.get("web-1")
@@ -300,6 +570,13 @@ func checkSafePatch(c *check.C) {
 				return err
 			}))
 		}
+		// When these have come, a program that goes on waiting says nothing. It gets a second.
+		c.Must(c.Until(time.Minute, func(context.Context) error {
+			if n := events() - before; n < 3 && !strings.Contains(rollout.Stdout(), "is available") && !rollout.Ended() {
+				return fmt.Errorf("%d events have come", n)
+			}
+			return nil
+		}))
 		err := c.Until(time.Second, func(context.Context) error {
 			if strings.Contains(rollout.Stdout(), "is available") {
 				return nil

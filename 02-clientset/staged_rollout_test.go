@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/e2e-framework/klient/k8s"
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -135,13 +136,9 @@ func (r *rolloutTest) quota(kind corev1.ResourceName, n int64) {
 	if _, err := quotas.Create(r.Context(), q, metav1.CreateOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
-	r.Eventually(time.Minute, func(ctx context.Context) error {
-		q, err := quotas.Get(ctx, "full", metav1.GetOptions{})
-		if err == nil && q.Status.Used == nil {
-			err = errors.New("nothing is counted yet")
-		}
-		return err
-	})
+	counted := func(o k8s.Object) bool { return o.(*corev1.ResourceQuota).Status.Used != nil }
+	full := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: "full"}}
+	r.WaitFor(time.Minute, r.Conditions().ResourceMatch(full, counted), full)
 }
 
 func (r *rolloutTest) command(args ...string) testenv.Command {

@@ -94,7 +94,7 @@ func createPods(b *testing.B, e *testenv.Env, n int) {
 	b.Cleanup(func() {
 		ctx := context.WithoutCancel(e.Context())
 		now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
-		if err := e.Client.CoreV1().Pods(e.Namespace).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+		if err := e.DeleteAll(ctx, corev1.SchemeGroupVersion.WithResource("pods"), now); err != nil {
 			b.Error(err)
 		}
 		for i := range nodes {

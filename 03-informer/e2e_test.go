@@ -246,9 +246,11 @@ func TestIndexersFindWhatSelectorsFind(t *testing.T) {
 	p := e.Proxy()
 	r := run(t, e, "indexers", p.Kubeconfig, nil, 0)
 	var want strings.Builder
-	want.WriteString("keys of node: [\"node-a\" \"node-b\"]\nkeys of app and tier: [\"blog/db\" \"blog/web\" \"shop/db\" \"shop/web\"]\n")
+	nodeA, nodeB := "node-a."+e.Namespace, "node-b."+e.Namespace
+	fmt.Fprintf(&want, "keys of node: [%q %q]\n", nodeA, nodeB)
+	want.WriteString("keys of app and tier: [\"blog/db\" \"blog/web\" \"shop/db\" \"shop/web\"]\n")
 	for _, l := range []struct{ lookup, fields, labels string }{
-		{"node node-a", "spec.nodeName=node-a", ""}, {"node node-b", "spec.nodeName=node-b", ""},
+		{"node " + nodeA, "spec.nodeName=" + nodeA, ""}, {"node " + nodeB, "spec.nodeName=" + nodeB, ""},
 		{"app and tier shop/web", "", "app=shop,tier=web"}, {"app and tier shop/db", "", "app=shop,tier=db"}, {"app and tier blog/db", "", "app=blog,tier=db"},
 	} {
 		list, err := e.Client.CoreV1().Pods(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: l.fields, LabelSelector: l.labels})

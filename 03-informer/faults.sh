@@ -93,7 +93,7 @@ start() {
   : >"$FAULTS/$name"
   # Not go run, which leaves the program alone when it is killed itself.
   go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
-  "$FAULTS_BIN/$program" -kubeconfig "$FAULTY" -namespace "$FAULTS_NAMESPACE" "${@:2}" >"$FAULTS/$name" 2>&1 &
+  KUBECONFIG=$FAULTY "$FAULTS_BIN/$program" -namespace "$FAULTS_NAMESPACE" "${@:2}" >"$FAULTS/$name" 2>&1 &
   FAULTS_PIDS+=($!)
 }
 

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -69,16 +70,19 @@ func (l *loopTest) becomes(want map[string]string) {
 }
 
 // acceptedWrites leaves out conflicts: they change nothing.
-var acceptedWrites = faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code < 300 }}
+var acceptedWrites = faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code/100 == 2 }}
 
-// settled waits until the program has written nothing for half a second, and
-// returns how many writes the server has accepted in all.
+// openWrites have no answer yet.
+var openWrites = faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code == 0 }}
+
+// settled waits until all writes are answered and the program has written nothing for
+// half a second, and returns how many writes the server has accepted in all.
 func (l *loopTest) settled() int {
 	l.t.Helper()
 	quiet, last := 0, -1
 	l.Eventually(time.Minute, func(context.Context) error {
 		n := l.proxy.Count(faultproxy.Writes)
-		if quiet++; n != last {
+		if quiet++; n != last || l.proxy.Count(openWrites) > 0 {
 			quiet, last = 0, n
 		}
 		if quiet < 5 {
@@ -336,4 +340,22 @@ func TestFirstLoopFollowsANewOwner(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Twenty failures in a row keep a key away for a quarter of an hour with the limiter that
+// client-go gives by default, and for ten seconds with that of first-loop.
+func TestBackoffHasALimit(t *testing.T) {
+	t.Parallel()
+	after := func(limiter workqueue.TypedRateLimiter[string]) (wait time.Duration) {
+		for range 20 {
+			wait = limiter.When("key")
+		}
+		return wait
+	}
+	if wait := after(workqueue.DefaultTypedControllerRateLimiter[string]()); wait < 15*time.Minute {
+		t.Errorf("by default a key waits for %s", wait)
+	}
+	if wait := after(workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 10*time.Second)); wait != 10*time.Second {
+		t.Errorf("with a limit a key waits for %s", wait)
+	}
 }

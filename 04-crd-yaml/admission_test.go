@@ -66,7 +66,7 @@ func deleteAtEnd(t testing.TB, e *testenv.Env, deletions ...func(context.Context
 }
 
 // installKillPolicy installs the lesson's admission policy, renamed, for the
-// definition in the test's namespace. It returns once the policy is in force.
+// CRD in the test's namespace. It returns once the policy is in force.
 func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admissionv1.ValidatingAdmissionPolicy {
 	t.Helper()
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
@@ -211,7 +211,7 @@ func TestKillNeedsPermission(t *testing.T) {
 		t.Errorf("denied in a namespace that allows it: %v", err)
 	}
 
-	// The controller manager type-checks the expressions against the definition.
+	// The controller manager type-checks the expressions against the CRD.
 	e.Eventually(30*time.Second, func(ctx context.Context) error {
 		p, err := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, policy.Name, metav1.GetOptions{})
 		if err != nil {

@@ -35,7 +35,7 @@ const (
 	icecreamCRD = "icecream-crd.yaml"
 )
 
-// The object that a definition's kind and a spec make.
+// The object that a CRD's kind and a spec make.
 func object(crd *apiextensionsv1.CustomResourceDefinition, name string, spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetAPIVersion(crd.Spec.Group + "/" + crd.Spec.Versions[0].Name)
@@ -44,7 +44,7 @@ func object(crd *apiextensionsv1.CustomResourceDefinition, name string, spec map
 	return o
 }
 
-// resource is the client for the objects of a definition in the test's
+// resource is the client for the objects of a CRD in the test's
 // namespace; version is its first one if empty.
 func resource(e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition, version string) dynamic.ResourceInterface {
 	if version == "" {
@@ -85,7 +85,7 @@ func wantRefused(t *testing.T, err error, want string) {
 }
 
 // kubectl runs kubectl in the test's namespace, with a cache of its own:
-// definitions come and go here faster than the cache of discovery expires.
+// CRDs come and go here faster than the cache of discovery expires.
 func kubectl(t *testing.T, e *testenv.Env, args ...string) testenv.Result {
 	t.Helper()
 	args = append([]string{"-c", `exec kubectl "$@"`, "bash", "--namespace=" + e.Namespace, "--cache-dir=" + t.TempDir()}, args...)
@@ -115,7 +115,7 @@ func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want s
 	return o, want
 }
 
-// TestDefinitions asks what needs the definitions as they are, which are
+// TestDefinitions asks what needs the CRDs as they are, which are
 // installed once for all of it: each takes the server a second, and holds back
 // its first object for two more.
 func TestDefinitions(t *testing.T) {

@@ -32,6 +32,10 @@ import (
 
 func TestExercises(t *testing.T) {
 	check.Exercises(t, check.Checks{
+		"anchors":   checkTry("anchors"),
+		"between":   checkTry("between"),
+		"grow":      checkTry("grow"),
+		"defaults":  checkTry("defaults"),
 		"rules":     checkRules,
 		"retire":    checkRetire,
 		"admission": checkAdmission,
@@ -55,7 +59,7 @@ func TestExercises(t *testing.T) {
 	})
 }
 
-// checkDefinition tries all requirements on a definition. The first that is not met
+// checkDefinition tries all requirements on a CRD. The first that is not met
 // decides; mistakes says which mistake explains it.
 func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]string) {
 	crd := &definition{}
@@ -72,7 +76,7 @@ func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]str
 	c.Fail(first.Requirement, held)
 }
 
-// checkRules installs the definition in a group of its own and asks the server
+// checkRules installs the CRD in a group of its own and asks the server
 // what it accepts.
 func checkRules(c *check.C) {
 	crd := &definition{}
@@ -84,9 +88,9 @@ func checkRules(c *check.C) {
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	if err := crdtest.Create(c.T, c.Env, crd); err != nil {
 		if strings.Contains(err.Error(), "cost") {
-			c.Mistake("cost exceeded", "a definition that the server takes", err.Error())
+			c.Mistake("cost exceeded", "a CRD that the server takes", err.Error())
 		}
-		c.Fail("a definition that the server takes", err.Error())
+		c.Fail("a CRD that the server takes", err.Error())
 	}
 	c.Must(crdwait.Established(c.Context(), c.Config, crd.Name))
 
@@ -157,7 +161,7 @@ func verb(accepted bool) string {
 	return " is refused"
 }
 
-// checkRetire lets the script retire v1alpha1, of a definition in a group of its
+// checkRetire lets the script retire v1alpha1, of a CRD in a group of its
 // own with objects in two namespaces.
 func checkRetire(c *check.C) {
 	elsewhere := testenv.New(c.T)
@@ -199,7 +203,7 @@ func checkRetire(c *check.C) {
 	}
 	said := strings.TrimSpace(script.Stderr())
 	if strings.Contains(said, "must have exactly one version marked as storage version") {
-		c.Mistake("two storage versions", "definitions that the server takes", said)
+		c.Mistake("two storage versions", "CRDs that the server takes", said)
 	}
 	crd, err := definitions.Get(c.Context(), crd.Name, metav1.GetOptions{})
 	c.Must(err)
@@ -216,7 +220,8 @@ func checkRetire(c *check.C) {
 	}
 
 	// An object that still has its resourceVersion is stored as it was, whether or not
-	// the server can read it for a moment yet. For the others it has to show.
+	// the server can read it for a moment yet. For the others it has to show: the server
+	// reads with its old CRD until it has exchanged it, of which nobody hears.
 	c.Must(c.Until(time.Minute, func(ctx context.Context) error {
 		if _, err := places[0].old.List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
@@ -260,7 +265,7 @@ func checkRetire(c *check.C) {
 }
 
 // repair makes objects readable again that are stored in v1alpha1. Without that
-// they could not be deleted with their definition.
+// they could not be deleted with their CRD.
 func repair(c *check.C, name string) {
 	c.T.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -285,7 +290,7 @@ func repair(c *check.C, name string) {
 }
 
 // checkAdmission puts the policy and its binding into force in the check's
-// namespace, for a definition in a group of its own, and asks in dry runs.
+// namespace, for a CRD in a group of its own, and asks in dry runs.
 func checkAdmission(c *check.C) {
 	policy, binding := &admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}
 	c.ReadYAML("policy.yaml", "a ValidatingAdmissionPolicy and a ValidatingAdmissionPolicyBinding", policy, binding)

@@ -3,14 +3,14 @@
 #
 #   retire.sh healthcheckpolicies.policy.k8s-go.openshift.org v1alpha1 v1beta1
 set -euo pipefail
-[[ $# == 3 ]] || { echo "usage: retire.sh DEFINITION OLD-VERSION NEW-VERSION" >&2; exit 2; }
-definition=$1 old=$2 new=$3
-resource=${definition%%.*}.$new.${definition#*.}
+[[ $# == 3 ]] || { echo "usage: retire.sh CRD OLD-VERSION NEW-VERSION" >&2; exit 2; }
+crd=$1 old=$2 new=$3
+resource=${crd%%.*}.$new.${crd#*.}
 
 # switch_storage makes the new version the storage version. Exactly one version is,
 # so both lines have to change in one request.
 switch_storage() {
-  kubectl get crd "$definition" --output json |
+  kubectl get crd "$crd" --output json |
     jq --arg new "$new" '.spec.versions[] |= (.storage = (.name == $new))' |
     kubectl replace --filename -
 }
@@ -32,8 +32,8 @@ rewrite() {
 # remove_old tells the server that no object is stored in the old version, and
 # removes that version.
 remove_old() {
-  kubectl patch crd "$definition" --subresource=status --type=merge --patch "{\"status\": {\"storedVersions\": [\"$new\"]}}"
-  kubectl get crd "$definition" --output json |
+  kubectl patch crd "$crd" --subresource=status --type=merge --patch "{\"status\": {\"storedVersions\": [\"$new\"]}}"
+  kubectl get crd "$crd" --output json |
     jq --arg old "$old" 'del(.spec.versions[] | select(.name == $old))' |
     kubectl replace --filename -
 }

@@ -31,7 +31,7 @@ type (
 	props      = apiextensionsv1.JSONSchemaProps
 )
 
-// own is a definition of the lesson in a group of its own, so that the test can
+// own is a CRD of the lesson in a group of its own, so that the test can
 // run beside others.
 func own(t *testing.T, path, name string) *definition {
 	t.Helper()
@@ -70,7 +70,7 @@ func edit(t *testing.T, crd *definition, path string, change func(*props)) {
 	descend(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, strings.FieldsFunc(path, func(r rune) bool { return r == '.' }))
 }
 
-// update changes a definition in the cluster.
+// update changes a CRD in the cluster.
 func update(t *testing.T, e *testenv.Env, name string, change func(*definition)) error {
 	t.Helper()
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
@@ -89,7 +89,7 @@ func update(t *testing.T, e *testenv.Env, name string, change func(*definition))
 // is then accepted. So every line is needed, and every example fails because of
 // the line that it is about.
 func TestEachLineOfTheSchemaRefusesItsExample(t *testing.T) {
-	t.Parallel() // its definitions are its own
+	t.Parallel() // its CRDs are its own
 	e := testenv.New(t)
 	features := []struct {
 		name, crd, example, path string
@@ -251,7 +251,7 @@ func TestOptionalOldSelf(t *testing.T) {
 }
 
 // The server estimates the worst case of every rule from the limits in the
-// schema, and refuses a definition whose rules could cost too much.
+// schema, and refuses a CRD whose rules could cost too much.
 func TestRuleCost(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)

@@ -82,7 +82,7 @@ func TestKubectlShowsColumns(t *testing.T) {
 	crd.Name, plain.Name = "shown."+crd.Spec.Group, "plains."+plain.Spec.Group
 	plain.Spec.Versions[0].AdditionalPrinterColumns = nil
 	if r := kubectl(t, e, "get", "shn"); r.ExitCode == 0 || !strings.Contains(r.Stderr, `doesn't have a resource type "shn"`) {
-		t.Errorf("before there is a definition: exit code %d, %s", r.ExitCode, r.Stderr)
+		t.Errorf("before there is a CRD: exit code %d, %s", r.ExitCode, r.Stderr)
 	}
 	crdtest.Install(t, e, crd, plain)
 	for _, c := range []*definition{crd, plain} {
@@ -401,7 +401,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 }
 
-// The storage version is the definition's, for all namespaces. An object that
+// The storage version is the CRD's, for all namespaces. An object that
 // was forgotten in one of them cannot be read once its version has gone, and
 // makes a list of all of them fail.
 func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
@@ -431,7 +431,7 @@ func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
 	if _, err := client.Patch(e.Context(), crd.Name, types.MergePatchType, []byte(`{"status": {"storedVersions": ["v1beta1"]}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	// Objects that nobody can read could not be deleted with their definition either.
+	// Objects that nobody can read could not be deleted with their CRD either.
 	t.Cleanup(func() {
 		set(func(c *definition) {
 			c.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{versions[0], versions[1]}
@@ -480,7 +480,7 @@ func TestDeprecatedVersion(t *testing.T) {
 	}
 }
 
-// Two definitions want one name: the second is stored and never served, until
+// Two CRDs want one name: the second is stored and never served, until
 // the first gives the name up.
 func TestNamesConflict(t *testing.T) {
 	t.Parallel()
@@ -535,7 +535,7 @@ func TestUsableRightAfterTheWait(t *testing.T) {
 	}
 }
 
-// Deleting a definition deletes its objects, once their finalizers are gone.
+// Deleting a CRD deletes its objects, once their finalizers are gone.
 func TestDeletingTheDefinitionDeletesObjects(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)

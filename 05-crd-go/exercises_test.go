@@ -32,7 +32,10 @@ import (
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"types": checkTypes, "status": checkStatus, "co-own": checkCoOwn, "keep-unknown": checkKeepUnknown})
+	check.Exercises(t, check.Checks{
+		"types": checkTypes, "status": checkStatus, "co-own": checkCoOwn, "keep-unknown": checkKeepUnknown,
+		"tag": checkTag, "marker": checkMarker, "pointer": checkPointer, "register": checkRegister,
+	})
 }
 
 var generator struct {
@@ -75,25 +78,43 @@ func main() {
 // typesLine finds the line in a message of controller-gen.
 var typesLine = regexp.MustCompile(`types\.go:(\d+):`)
 
+// generate runs a generator of controller-gen on types.go, and returns what it has
+// written, or what it has said when it failed.
+func generate(c *check.C, name string) (written, failed string) {
+	c.T.Helper()
+	p, err := proc.Start(c.Context(), proc.Cmd{Path: controllerGen(c), Args: []string{name, "paths=.", "output:stdout"}, Dir: filepath.Dir(c.Path("types.go")), Env: workspace.Environ()})
+	c.Must(err)
+	if err := p.Wait(); err == nil {
+		return p.Stdout(), ""
+	}
+	said := p.Stdout() + p.Stderr()
+	if found := typesLine.FindStringSubmatch(said); found != nil {
+		line, err := strconv.Atoi(found[1])
+		c.Must(err)
+		c.At("types.go", line)
+	}
+	return "", said
+}
+
+// definition reads what controller-gen has made of the types.
+func definition(c *check.C, written string) *apiextensionsv1.CustomResourceDefinition {
+	c.T.Helper()
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict([]byte(written), crd); err != nil {
+		c.Fail("one definition", err.Error())
+	}
+	return crd
+}
+
 // checkTypes generates a definition from the types and asks of it what step 04 asks
 // of one in YAML. Then it looks at what a Go client sends.
 func checkTypes(c *check.C) {
 	program := c.ProgramOf("zero", zero) // compiles the types, which controller-gen would say less well
-	p, err := proc.Start(c.Context(), proc.Cmd{Path: controllerGen(c), Args: []string{"crd", "paths=.", "output:stdout"}, Dir: filepath.Dir(c.Path("types.go")), Env: workspace.Environ()})
-	c.Must(err)
-	if err := p.Wait(); err != nil {
-		said := p.Stdout() + p.Stderr()
-		if found := typesLine.FindStringSubmatch(said); found != nil {
-			line, err := strconv.Atoi(found[1])
-			c.Must(err)
-			c.At("types.go", line)
-		}
-		c.Fail("controller-gen makes a definition of the types", said)
+	written, failed := generate(c, "crd")
+	if failed != "" {
+		c.Fail("controller-gen makes a definition of the types", failed)
 	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict([]byte(p.Stdout()), crd); err != nil {
-		c.Fail("one definition", err.Error())
-	}
+	crd := definition(c, written)
 
 	misses, of := exercises.ResourcesPolicy.Misses(c, crd)
 	for _, m := range misses {

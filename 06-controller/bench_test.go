@@ -3,13 +3,12 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"regexp"
 	"slices"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -19,59 +18,19 @@ import (
 // Each benchmark's comment names the bar that its ratio has to meet. A ratio
 // beyond the bar does not fail the benchmark: read the numbers.
 
-// A subject is a process that a benchmark measures.
-type subject struct {
-	*testenv.Process
-	b *testing.B
-}
-
-// startSubject starts a program, and waits until its caches have synced.
-func startSubject(b *testing.B, e *testenv.Env, program string, args ...string) *subject {
+// startProgram starts a program that a benchmark measures, without a proxy, and
+// waits until its caches have synced.
+func startProgram(b *testing.B, e *testenv.Env, environ []string, program string, args ...string) *controllertest.Controller {
 	b.Helper()
-	return startSubjectWith(b, e, nil, program, args...)
-}
-
-func startSubjectWith(b *testing.B, e *testenv.Env, environ []string, program string, args ...string) *subject {
-	b.Helper()
-	s := &subject{b: b, Process: e.Start(testenv.Command{Path: program, Args: args, Env: environ, Timeout: 20 * time.Minute})}
+	c := &controllertest.Controller{Env: e, T: b, Runner: e, Command: testenv.Command{Path: program, Args: args, Env: environ, Timeout: 20 * time.Minute}}
+	c.Process = e.Start(c.Command)
 	e.Eventually(2*time.Minute, func(context.Context) error {
-		if !regexp.MustCompile(`"Working"`).MatchString(s.Stderr()) {
-			return fmt.Errorf("the program does not work yet; it has said:\n%s", s.Stderr())
+		if !strings.Contains(c.Process.Stderr(), `"Working"`) {
+			return fmt.Errorf("the program does not work yet; it has said:\n%s", c.Process.Stderr())
 		}
 		return nil
 	})
-	return s
-}
-
-// stop ends the process as a cluster does, and expects a good end.
-func (s *subject) stop() {
-	s.b.Helper()
-	if err := s.Signal(syscall.SIGTERM); err != nil {
-		s.b.Fatal(err)
-	}
-	if r := s.Wait(); r.ExitCode != 0 {
-		s.b.Fatalf("exit code %d after SIGTERM:\n%s", r.ExitCode, r.Stderr)
-	}
-}
-
-// metric returns the sum of a controller's metric over its labels.
-func (s *subject) metric(name string) (sum float64, err error) {
-	found := listening.FindStringSubmatch(s.Stderr())
-	if found == nil {
-		return 0, fmt.Errorf("the controller has not logged its address:\n%s", s.Stderr())
-	}
-	code, text := get(found[1], "/metrics")
-	if code != http.StatusOK {
-		return 0, fmt.Errorf("/metrics: %d %s", code, text)
-	}
-	for _, line := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(text, -1) {
-		var value float64
-		if _, err := fmt.Sscan(line[1], &value); err != nil {
-			return 0, fmt.Errorf("metric %s: %w", name, err)
-		}
-		sum += value
-	}
-	return sum, nil
+	return c
 }
 
 // quantile returns the value that a share of the durations does not exceed.
@@ -107,7 +66,7 @@ func BenchmarkSteadyState(b *testing.B) {
 		team := func(i int) string { return fmt.Sprint(i % count) }
 		p.createPods(pods, false, func(i int) map[string]string { return map[string]string{"team": team(i)} })
 		p.createPolicies(count, team)
-		steadyState(b, p.Env, policyProgram, count, 2, func() { p.settle(hasCounted(pods/count, 0)) })
+		steadyState(b, p.Env, policyProgram, count, 3, func() { p.settle(hasCounted(pods/count, 0)) })
 	})
 	b.Run("controller=icecream", func(b *testing.B) {
 		const count = 20
@@ -133,8 +92,8 @@ func steadyState(b *testing.B, e *testenv.Env, program string, objects, informer
 	b.Helper()
 	const period, resyncs = 2 * time.Second, 3
 	proxy := e.Proxy()
-	start := func() *subject {
-		return startSubject(b, e, e.Program(program), "-kubeconfig", proxy.Kubeconfig, "-namespace", e.Namespace, "-resync", period.String())
+	start := func() *controllertest.Controller {
+		return startProgram(b, e, nil, e.Program(program), "-kubeconfig", proxy.Kubeconfig, "-namespace", e.Namespace, "-resync", period.String())
 	}
 	lists := faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Verb == "list" || r.Verb == "watch-list" }}
 	for b.Loop() {
@@ -144,23 +103,23 @@ func steadyState(b *testing.B, e *testenv.Env, program string, objects, informer
 		writes, listed := proxy.Count(ownWrites), proxy.Count(lists)
 		for process := range 2 {
 			if process > 0 {
-				s.stop()
+				s.Stop()
 				s = start()
 			}
-			reconciled, err := s.metric("controller_reconciles_total")
+			reconciled, err := s.Metric("controller_reconciles_total")
 			if err != nil {
 				b.Fatal(err)
 			}
 			began := time.Now()
 			e.Eventually(5*time.Minute, func(context.Context) error {
-				now, err := s.metric("controller_reconciles_total")
+				now, err := s.Metric("controller_reconciles_total")
 				if took := time.Since(began); err == nil && (took < resyncs*period || now < reconciled+float64(resyncs*objects)) {
 					err = fmt.Errorf("%.0f reconciles of %d objects in %s", now-reconciled, objects, took)
 				}
 				return err
 			})
 		}
-		s.stop()
+		s.Stop()
 		b.ReportMetric(float64(proxy.Count(ownWrites)-writes), "writes")
 		b.ReportMetric(float64(proxy.Count(lists)-listed-informers), "lists-beyond-first")
 	}

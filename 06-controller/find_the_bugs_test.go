@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -29,53 +30,46 @@ var bugs = []struct {
 	{"a tombstone ends it", survivesATombstone, "panic"},
 	{"it does not watch what it depends on", replacesADeployment, "nobody has replaced"},
 	{"it does not stop", stops, "still runs"},
-	{"it repeats a failure at once", isPatient, "tries"},
+	{"it repeats a failure at once", backsOff, "tries"},
 	{"it changes what is in the cache", leavesTheCacheAlone, "panic: cache"},
 	{"it writes when nothing has changed", writesOnlyChanges, "writes of Deployments"},
 	{"it writes the status to the wrong place", reports, "status"},
 	{"it acts on stale data", createsOne, "Deployments"},
 }
 
-// withABug builds the solution so that the environment variable BUG names a bug
-// that it then has again. It is built once for all bugs.
-var withABug = []testenv.ProgramOption{
-	testenv.AddFile("bug.go", `package main
-
-import "os"
-
-func has(bug string) bool { return os.Getenv("BUG") == bug }
-`),
-	testenv.Replace("main.go", "			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {", `			if has("a tombstone ends it") {
+// bugsOfTheSolution put the bugs back.
+var bugsOfTheSolution = controllertest.Guards{Program: "./06-controller/find-the-bugs/solution", Without: "without.go", Changes: map[string][]testenv.ProgramOption{
+	"a tombstone ends it": {testenv.Replace("main.go", "			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {", `			if without("a tombstone ends it") {
 				_ = obj.(*v1alpha1.Icecream)
 			}
-			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {`),
-	testenv.Replace("main.go", "if _, err := deployments.AddEventHandler(", `if has("it does not watch what it depends on") {
-	} else if _, err := deployments.AddEventHandler(`),
-	testenv.Replace("main.go", "	c.queue.ShutDown()\n", `	if !has("it does not stop") {
+			if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {`)},
+	"it does not watch what it depends on": {testenv.Replace("main.go", "if _, err := deployments.AddEventHandler(", `if without("it does not watch what it depends on") {
+	} else if _, err := deployments.AddEventHandler(`)},
+	"it does not stop": {testenv.Replace("main.go", "	c.queue.ShutDown()\n", `	if !without("it does not stop") {
 		c.queue.ShutDown()
 	}
-`),
-	testenv.Replace("main.go", "		c.queue.AddRateLimited(key)\n", `		if has("it repeats a failure at once") {
+`)},
+	"it repeats a failure at once": {testenv.Replace("main.go", "		c.queue.AddRateLimited(key)\n", `		if without("it repeats a failure at once") {
 			c.queue.Add(key)
 		} else {
 			c.queue.AddRateLimited(key)
 		}
-`),
-	testenv.Replace("main.go", "	ice := cached.DeepCopy()\n", `	ice := cached
-	if !has("it changes what is in the cache") {
+`)},
+	"it changes what is in the cache": {testenv.Replace("main.go", "	ice := cached.DeepCopy()\n", `	ice := cached
+	if !without("it changes what is in the cache") {
 		ice = cached.DeepCopy()
 	}
-`),
-	testenv.Replace("main.go", "if *d.Spec.Replicas != *ice.Spec.Replicas {", `if *d.Spec.Replicas != *ice.Spec.Replicas || has("it writes when nothing has changed") {`),
-	testenv.Replace("main.go", "	if _, err = c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).UpdateStatus(ctx,",
+`)},
+	"it writes when nothing has changed": {testenv.Replace("main.go", "if *d.Spec.Replicas != *ice.Spec.Replicas {", `if *d.Spec.Replicas != *ice.Spec.Replicas || without("it writes when nothing has changed") {`)},
+	"it writes the status to the wrong place": {testenv.Replace("main.go", "	if _, err = c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).UpdateStatus(ctx,",
 		`	write := c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).UpdateStatus
-	if has("it writes the status to the wrong place") {
+	if without("it writes the status to the wrong place") {
 		write = c.sweets.IcecreamV1alpha1().Icecreams(key.Namespace).Update
 	}
-	if _, err = write(ctx,`),
-	testenv.Replace("main.go", "Name:            ice.Spec.DeploymentName,", `Name: map[bool]string{false: ice.Spec.DeploymentName}[has("it acts on stale data")],
-			GenerateName: map[bool]string{true: ice.Spec.DeploymentName + "-"}[has("it acts on stale data")],`),
-}
+	if _, err = write(ctx,`)},
+	"it acts on stale data": {testenv.Replace("main.go", "Name:            ice.Spec.DeploymentName,", `Name: map[bool]string{false: ice.Spec.DeploymentName}[without("it acts on stale data")],
+			GenerateName: map[bool]string{true: ice.Spec.DeploymentName + "-"}[without("it acts on stale data")],`)},
+}}
 
 func TestFindTheBugs(t *testing.T) {
 	t.Parallel()
@@ -93,7 +87,7 @@ func TestFindTheBugs(t *testing.T) {
 		t.Run(bug.name, func(t *testing.T) {
 			t.Parallel()
 			e := testenv.New(t)
-			finds(t, e, e.Program("./06-controller/find-the-bugs/solution", withABug...), bug.name, func(name string) bool { return name == bug.name })
+			finds(t, e, bugsOfTheSolution.Build(t, e, bug.name), bug.name, func(name string) bool { return name == bug.name })
 		})
 	}
 }
@@ -115,70 +109,50 @@ func finds(t *testing.T, e *testenv.Env, program, has string, wanted func(bug st
 }
 
 // A suspect is a program that one check looks at.
-type suspect struct {
-	*parlour
-	bug string // that it is to have
-}
+type suspect struct{ *icecreamTest }
 
 func examine(t *testing.T, e *testenv.Env, program, bug string) *suspect {
 	t.Helper()
-	s := &suspect{newParlour(t, e, program), bug}
-	if err := s.icecreams.DeleteCollection(e.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil { // of the last check
+	s := &suspect{icecreamTestOf(t, e, program)}
+	s.Command.Env = []string{"KUBE_CACHE_MUTATION_DETECTOR=false", controllertest.WithoutEnv + "=" + bug}
+	// What the last check has left goes at once: watches expects an empty namespace.
+	if err := errors.Join(s.icecreams.DeleteCollection(e.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}),
+		s.deployments.DeleteCollection(e.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// start starts the program, and waits until it watches.
-func (s *suspect) start(environ []string, args ...string) {
-	s.t.Helper()
-	if s.running != nil {
-		s.t.Fatal("started twice")
-	}
-	s.running = s.Start(testenv.Command{Path: s.program, Args: append(s.args, args...),
-		Env: append([]string{"KUBE_CACHE_MUTATION_DETECTOR=false", "BUG=" + s.bug}, environ...)})
-	s.Eventually(30*time.Second, func(context.Context) error {
-		for _, resource := range []string{"icecreams", "deployments"} {
-			// The first event of an empty watch is the bookmark after the initial state.
+// watches starts the program, which has no health, and waits until it watches.
+func (s *suspect) watches(args ...string) {
+	s.T.Helper()
+	s.Command.Args = append(s.Command.Args, args...)
+	s.Process = s.Runner.Start(s.Command)
+	s.Eventually(30*time.Second, func(ctx context.Context) error {
+		icecreams, err := s.icecreams.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		deployments, err := s.deployments.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for resource, objects := range map[string]int{"icecreams": len(icecreams.Items), "deployments": len(deployments.Items)} {
+			// An event for each object of the initial state, and a bookmark after them.
 			watches := s.requests("watch*", resource)
-			if len(watches) == 0 || watches[0].Events == 0 {
-				return fmt.Errorf("the program does not watch %s", resource)
+			if len(watches) == 0 || watches[0].Events <= objects {
+				return fmt.Errorf("the program has not seen the %d %s that are there", objects, resource)
 			}
 		}
 		return nil
 	})
 }
 
-// end kills the program, so that it does not disturb the next check.
-func (s *suspect) end() {
-	s.t.Helper()
-	if s.running.Ended() {
-		return
-	}
-	if err := s.running.Signal(syscall.SIGKILL); err != nil {
-		s.t.Error(err)
-	}
-	<-s.running.Done()
-}
-
-// crash returns what the program has said if it has ended.
-func (s *suspect) crash() error {
-	if !s.running.Ended() {
-		return nil
-	}
-	for line := range strings.Lines(s.running.Stderr()) {
-		if strings.HasPrefix(line, "panic: ") {
-			return errors.New(strings.TrimSpace(line))
-		}
-	}
-	return fmt.Errorf("the program has ended with exit code %d", s.running.Wait().ExitCode)
-}
-
 // owned waits until the Icecream has a Deployment that is none of the others.
 func (s *suspect) owned(ice *v1alpha1.Icecream, within time.Duration, others ...appsv1.Deployment) error {
 	var last error
-	_ = hold(s.parlour, within, func() error {
-		if last = s.crash(); last != nil {
+	_ = s.Hold(within, func() error {
+		if last = s.Crash(); last != nil {
 			return last
 		}
 		last = fmt.Errorf("%s has no Deployment", ice.Name)
@@ -193,172 +167,176 @@ func (s *suspect) owned(ice *v1alpha1.Icecream, within time.Duration, others ...
 	return last
 }
 
-// all returns the Deployments of an Icecream.
-func (s *suspect) all(ice *v1alpha1.Icecream) []appsv1.Deployment {
-	s.t.Helper()
-	list, err := s.deployments.List(s.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var all []appsv1.Deployment
-	for _, d := range list.Items {
-		if metav1.IsControlledBy(&d, ice) {
-			all = append(all, d)
-		}
-	}
-	return all
+// soon is for what a program without the bug does at once, and what nothing shows that
+// one with the bug will not do. On a slow machine it is still enough for the first.
+const soon = 10 * time.Second
+
+// long is for what every program does.
+const long = time.Minute
+
+// caughtUp waits until the program has looked at all that has happened, or has ended.
+func (s *suspect) caughtUp() error {
+	s.T.Helper()
+	return s.lookedAt(s.Crash)
 }
 
-const soon = 5 * time.Second
-
 func survivesATombstone(s *suspect) error {
-	s.start(nil)
-	defer s.end()
+	s.watches()
+	defer s.Kill()
 	ice := s.create("melting", "melting", 0)
-	if err := s.owned(ice, soon); err != nil {
+	if err := s.owned(ice, long); err != nil {
 		return err
 	}
 	// While the program cannot watch, history goes by, and the Icecream with it.
-	gone := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "icecreams"},
+	gone := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "icecreams"},
 		Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
-	again := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
-	s.proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "icecreams"})
-	s.struck(gone)
+	again := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
+	s.Proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "icecreams"})
+	s.Struck(gone, 1)
 	if err := s.icecreams.Delete(s.Context(), ice.Name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	again.Remove()
 	ice = s.create("next", "next", 0)
-	return s.owned(ice, soon)
+	return s.owned(ice, long)
 }
 
 func replacesADeployment(s *suspect) error {
-	s.start(nil)
-	defer s.end()
+	s.watches()
+	defer s.Kill()
 	ice := s.create("replaced", "replaced", 0)
-	if err := s.owned(ice, soon); err != nil {
+	if err := s.owned(ice, long); err != nil {
 		return err
 	}
 	// What it still has to do must not bring it back by chance.
-	requests, since := -1, time.Now()
-	s.Eventually(soon+30*time.Second, func(context.Context) error {
-		if n := len(s.writes()); n != requests && time.Since(since) < soon {
-			requests = n
-			return errors.New("it is still busy")
-		}
-		return nil
-	})
+	if err := s.caughtUp(); err != nil {
+		return err
+	}
 	deleted := s.all(ice)
 	for _, d := range deleted {
 		if err := s.deployments.Delete(s.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
-	if err := s.owned(ice, soon, deleted...); err != nil {
+	if err := errors.Join(s.caughtUp(), s.owned(ice, soon, deleted...)); err != nil {
 		return fmt.Errorf("nobody has replaced the Deployment that was deleted: %w", err)
 	}
 	return nil
 }
 
 func stops(s *suspect) error {
-	s.start(nil)
-	defer s.end()
-	if err := s.owned(s.create("working", "working", 0), soon); err != nil {
+	s.watches()
+	defer s.Kill()
+	if err := s.owned(s.create("working", "working", 0), long); err != nil {
 		return err
 	}
-	if err := s.running.Signal(syscall.SIGTERM); err != nil {
+	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	select {
-	case <-s.running.Done():
+	case <-s.Process.Done():
 	case <-time.After(soon):
 		return fmt.Errorf("it still runs %s after SIGTERM", soon)
 	}
-	if r := s.running.Wait(); r.ExitCode != 0 {
+	if r := s.Process.Wait(); r.ExitCode != 0 {
 		return fmt.Errorf("exit code %d after SIGTERM", r.ExitCode)
 	}
 	return nil
 }
 
-func isPatient(s *suspect) error {
-	s.start(nil)
-	defer s.end()
-	s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
+func backsOff(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
 		Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	s.create("refused", "refused", 0)
-	// 5 ms, doubled with each failure, leave room for nine tries in 1.5 s.
-	return hold(s.parlour, 1500*time.Millisecond, func() error {
-		if n := len(s.requests("create", "deployments")); n > 30 {
-			return fmt.Errorf("%d tries to create the same Deployment, one right after the other", n)
+	// 5 ms, doubled with each failure, are 1,275 ms between nine tries. Only the time from
+	// an answer to the next try counts, which a slow machine can but make longer.
+	const tries = 9
+	var waited time.Duration
+	_ = s.Hold(2*soon, func() error { // one that has not tried so often by then backs off
+		waited = 2 * soon
+		if all := s.requests("create", "deployments"); len(all) >= tries {
+			waited = 0
+			for i := range tries - 1 {
+				waited += all[i+1].Started.Sub(all[i].Started.Add(all[i].Took))
+			}
+			return errors.New("enough")
 		}
-		return nil
+		return s.Crash()
 	})
+	if waited < time.Second {
+		return fmt.Errorf("%d tries to create the same Deployment, with only %s between them", tries, waited.Round(time.Millisecond))
+	}
+	return s.Crash()
 }
 
 func leavesTheCacheAlone(s *suspect) error {
-	s.start([]string{"KUBE_CACHE_MUTATION_DETECTOR=true"})
-	defer s.end()
+	s.Command.Env = append(s.Command.Env, "KUBE_CACHE_MUTATION_DETECTOR=true")
+	s.watches()
+	defer s.Kill()
 	ice := s.create("shared", "shared", 1)
-	if err := s.owned(ice, soon); err != nil && s.crash() == nil {
+	if err := s.owned(ice, long); err != nil && s.Crash() == nil {
 		return err
 	}
-	if err := hold(s.parlour, 2500*time.Millisecond, s.crash); err != nil { // the detector compares once a second
+	// The detector compares once a second, by the program's own clock, and says nothing
+	// when all is well.
+	if err := s.Hold(2500*time.Millisecond, s.Crash); err != nil {
 		return fmt.Errorf("the mutation detector has ended it: %w", err)
 	}
 	return nil
 }
 
 func writesOnlyChanges(s *suspect) error {
-	s.start(nil, "-resync", shortest.String())
-	defer s.end()
+	s.watches()
+	defer s.Kill()
 	ice := s.create("settled", "settled", 0)
-	if err := s.owned(ice, soon); err != nil {
+	if err := errors.Join(s.owned(ice, long), s.caughtUp()); err != nil {
 		return err
 	}
 	writes := func() int { return len(s.requests("update", "deployments")) + len(s.requests("patch", "deployments")) }
 	before := writes()
-	return hold(s.parlour, 5*shortest/2, func() error {
-		if n := writes() - before; n > 0 {
-			return fmt.Errorf("%d writes of Deployments that were right already", n)
-		}
-		return nil
-	})
+	s.patch(ice.Name, `{"metadata":{"annotations":{"look":"again"}}}`) // as a resync does
+	if err := s.caughtUp(); err != nil {
+		return err
+	}
+	if n := writes() - before; n > 0 {
+		return fmt.Errorf("%d writes of Deployments that were right already", n)
+	}
+	return nil
 }
 
 func reports(s *suspect) error {
-	s.start(nil)
-	defer s.end()
-	s.create("reported", "reported", 1)
-	var last error
-	_ = hold(s.parlour, soon, func() error {
-		ice, err := s.icecreams.Get(s.Context(), "reported", metav1.GetOptions{})
-		if err != nil {
-			last = err
-			return nil
-		}
-		if ice.Status.ObservedGeneration == ice.Generation {
-			last = nil
-			return errors.New("reported")
-		}
-		last = fmt.Errorf("after %s the status is %+v", soon, ice.Status)
-		return nil
-	})
-	return last
+	s.watches()
+	defer s.Kill()
+	ice := s.create("reported", "reported", 1)
+	if err := errors.Join(s.owned(ice, long), s.caughtUp()); err != nil {
+		return err
+	}
+	ice, err := s.icecreams.Get(s.Context(), ice.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if ice.Status.ObservedGeneration != ice.Generation {
+		return fmt.Errorf("when all has been written, the status is %+v", ice.Status)
+	}
+	return nil
 }
 
 func createsOne(s *suspect) error {
-	s.start(nil)
-	defer s.end()
-	behind := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	s.watches()
+	defer s.Kill()
+	behind := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
 	ice := s.create("single", "single", 0)
-	s.struck(behind)
+	s.Struck(behind, 1)
 	for look := range 3 {
 		s.patch(ice.Name, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, look))
 	}
-	return hold(s.parlour, 1500*time.Millisecond, func() error {
-		if n := len(s.all(ice)); n != 1 {
-			return fmt.Errorf("%d Deployments of one Icecream", n)
-		}
-		return nil
-	})
+	if err := s.caughtUp(); err != nil {
+		return err
+	}
+	if n := len(s.all(ice)); n != 1 {
+		return fmt.Errorf("%d Deployments of one Icecream", n)
+	}
+	return nil
 }

@@ -69,7 +69,7 @@ func (p *policyBench) remove() {
 		return err
 	})
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
-	if err := p.Client.CoreV1().Pods(p.Namespace).DeleteCollection(ctx, now, metav1.ListOptions{}); err != nil {
+	if err := p.DeleteAll(ctx, corev1.SchemeGroupVersion.WithResource("pods"), now); err != nil {
 		p.b.Errorf("deleting the pods: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 	selected, settled := false, false
 	for b.Loop() {
 		for _, program := range []string{policyProgram, baselineProgram, baselineProgram, policyProgram} {
-			s := startSubject(b, p.Env, p.Program(program), "-namespace", p.Namespace, "-workers", fmt.Sprint(workers))
+			s := startProgram(b, p.Env, nil, p.Program(program), "-namespace", p.Namespace, "-workers", fmt.Sprint(workers))
 			if !settled { // at first the policies have no status yet
 				p.settle(hasCounted(0, 0))
 				settled = true
@@ -192,7 +192,7 @@ func BenchmarkStatusWrites(b *testing.B) {
 					took[program] += d
 				}
 			}
-			s.stop()
+			s.Stop()
 		}
 	}
 	written := float64(2 * flips * count * b.N)
@@ -253,7 +253,7 @@ func BenchmarkBurst(b *testing.B) {
 	proxy := p.Proxy()
 	team := func(i int) string { return fmt.Sprint(i % count) }
 	p.createPods(pods, false, func(i int) map[string]string { return map[string]string{"team": team(i)} })
-	s := startSubject(b, p.Env, p.Program(policyProgram), "-kubeconfig", proxy.Kubeconfig, "-namespace", p.Namespace)
+	s := startProgram(b, p.Env, nil, p.Program(policyProgram), "-kubeconfig", proxy.Kubeconfig, "-namespace", p.Namespace)
 	full, empty := hasCounted(pods/count, 0), hasCounted(0, 0)
 	total, least := 0, 0
 	for b.Loop() {
@@ -294,7 +294,7 @@ func BenchmarkBurst(b *testing.B) {
 			b.ReportMetric(float64(writes)/float64(burst.minimum), burst.name+"-x-minimum")
 		}
 	}
-	s.stop()
+	s.Stop()
 	b.ReportMetric(float64(total)/float64(least), "x-minimum")
 }
 
@@ -319,14 +319,14 @@ func BenchmarkChangeToMark(b *testing.B) {
 			var raw, beside, marked []time.Duration
 			for b.Loop() {
 				before, _ := p.changes(pods/2, perSecond, func(int) string { return "raw" }, false)
-				s := startSubject(b, p.Env, p.Program(policyProgram), "-namespace", p.Namespace)
+				s := startProgram(b, p.Env, nil, p.Program(policyProgram), "-namespace", p.Namespace)
 				p.settle(hasCounted(1, 0))
 				change, mark := p.changes(pods, perSecond, func(i int) string { return fmt.Sprint(i % count) }, true)
 				p.settle(func(policy *v1alpha1.HealthCheckPolicy) error { return hasCounted(1+int32(pods/count), 0)(policy) })
 				p.all(p.Context(), pods, func(i int) error { return p.move(podName(i), "none") })
 				p.must()
 				p.settle(hasCounted(1, 0))
-				s.stop()
+				s.Stop()
 				after, _ := p.changes(pods/2, perSecond, func(int) string { return "raw" }, false)
 				raw, beside, marked = append(append(raw, before...), after...), append(beside, change...), append(marked, mark...)
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 // One fault of each class. The scenario is the same in all of them, and so is
-// its end. The long matrix is in chaos.
+// its end. The long matrix is in cmd/chaos.
 var (
 	markWrites   = faultproxy.Match{Verb: "patch", Resource: "pods"}
 	statusWrites = faultproxy.Match{Verb: "update", Resource: "healthcheckpolicies/status"}
@@ -42,31 +42,31 @@ func TestConvergesInSpiteOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := openWard(t)
+			f := newPolicyTest(t)
 			for _, rule := range rules {
-				w.inject(rule)
+				f.Inject(rule)
 			}
-			w.start()
-			w.scenario()
+			f.Start()
+			f.scenario()
 		})
 	}
 }
 
 // scenario goes through a policy's life, and checks how each part of it ends.
-func (w *ward) scenario() {
-	w.t.Helper()
-	w.pod("good", healthy)
-	w.pod("bad", ill)
-	w.pod("taken", ill, labelled("lacks", "patience"))
-	w.policy("example", specOf("label", selecting("app=web")))
-	w.expect("example", counted(2, 1), hindered("KeyConflict", "KeyConflict: 1 pod"))
-	w.expectMarks(map[string]string{"bad": "true", "taken": "patience"})
-	w.edit("bad", `{"metadata":{"labels":{"app":"db"}}}`)
-	w.edit("taken", `{"metadata":{"labels":{"lacks":null}}}`)
-	w.expect("example", counted(1, 1), done)
-	w.expectMarks(map[string]string{"taken": "true"})
-	w.removed("example")
-	w.expectMarks(map[string]string{})
+func (f *policyTest) scenario() {
+	f.T.Helper()
+	f.pod("good", withProbes)
+	f.pod("bad", withoutProbes)
+	f.pod("taken", withoutProbes, labelled("lacks", "mine"))
+	f.policy("example", specOf("label", selecting("app=web")))
+	f.expect("example", counted(2, 1), hindered("KeyConflict", "KeyConflict: 1 pod"))
+	f.expectMarks(map[string]string{"bad": "true", "taken": "mine"})
+	f.edit("bad", `{"metadata":{"labels":{"app":"db"}}}`)
+	f.edit("taken", `{"metadata":{"labels":{"lacks":null}}}`)
+	f.expect("example", counted(1, 1), done)
+	f.expectMarks(map[string]string{"taken": "true"})
+	f.removed("example")
+	f.expectMarks(map[string]string{})
 }
 
 // The controller is killed before and after each of its writes, and started again.
@@ -83,21 +83,27 @@ func TestConvergesThoughItIsKilled(t *testing.T) {
 		for _, fault := range []faultproxy.Fault{faultproxy.Call, faultproxy.CallAnswered} {
 			t.Run(fmt.Sprintf("%s, %s", c.name, fault), func(t *testing.T) {
 				t.Parallel()
-				w := begin(t)
-				w.revives = true
-				process := w.running
-				i := w.inject(faultproxy.Rule{Match: c.match, After: c.after, Fault: fault, Call: func(context.Context, faultproxy.Request) error {
+				f := startPolicyTest(t)
+				process := f.Process
+				again := make(chan struct{})
+				go func() { // as a cluster does
+					defer close(again)
+					process.Wait()
+					f.Runner.Start(f.Command)
+				}()
+				i := f.Inject(faultproxy.Rule{Match: c.match, After: c.after, Fault: fault, Call: func(context.Context, faultproxy.Request) error {
 					process.Kill()
 					return errors.New("killed")
 				}})
-				w.pod("bad", ill)
-				w.pod("worse", ill)
-				w.policy("example", specOf("label"))
-				w.expect("example", counted(2, 0), done)
-				w.expectMarks(map[string]string{"bad": "true", "worse": "true"})
-				w.removed("example")
-				w.expectMarks(map[string]string{})
-				w.struck(i, 1)
+				f.pod("bad", withoutProbes)
+				f.pod("worse", withoutProbes)
+				f.policy("example", specOf("label"))
+				f.expect("example", counted(2, 0), done)
+				f.expectMarks(map[string]string{"bad": "true", "worse": "true"})
+				f.removed("example")
+				f.expectMarks(map[string]string{})
+				f.Struck(i, 1)
+				<-again
 			})
 		}
 	}
@@ -106,15 +112,15 @@ func TestConvergesThoughItIsKilled(t *testing.T) {
 // A rival writes the same status all the time, for a while.
 func TestConvergesAgainstARival(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
-	w.pod("a", ill)
-	w.inject(faultproxy.Rule{Match: statusWrites, Times: 6, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		_, err := w.policies.Patch(ctx, "example", types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{"rival":"%d"}}}`, time.Now().UnixNano())), metav1.PatchOptions{})
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.Inject(faultproxy.Rule{Match: statusWrites, Times: 6, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		_, err := f.policies.Patch(ctx, "example", types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{"rival":"%d"}}}`, time.Now().UnixNano())), metav1.PatchOptions{})
 		return err
 	}})
-	w.policy("example", specOf("label"))
-	w.expect("example", counted(1, 0), done)
-	w.removed("example")
+	f.policy("example", specOf("label"))
+	f.expect("example", counted(1, 0), done)
+	f.removed("example")
 }
 
 // One pod that always fails holds up neither the other pods nor other policies.
@@ -127,23 +133,23 @@ func TestAPoisonousPodHoldsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := begin(t, "-workers", "2")
+			f := startPolicyTest(t, "-workers", "2")
 			rule.Match, rule.Times = faultproxy.Match{Verb: "patch", Resource: "pods", Name: "poison"}, -1
-			i := w.inject(rule)
-			w.pod("a", ill)
-			w.pod("poison", ill)
-			w.pod("z", ill)
-			w.policy("example", specOf("label"))
-			w.policy("other", specOf("annotate", withKey("note"), selecting("app=db")))
-			w.pod("db", ill, labelled("app", "db"))
-			w.expectMarks(map[string]string{"a": "true", "z": "true", "db": "true"})
-			w.expect("other", counted(1, 0), done)
+			i := f.Inject(rule)
+			f.pod("a", withoutProbes)
+			f.pod("poison", withoutProbes)
+			f.pod("z", withoutProbes)
+			f.policy("example", specOf("label"))
+			f.policy("other", specOf("annotate", withKey("note"), selecting("app=db")))
+			f.pod("db", withoutProbes, labelled("app", "db"))
+			f.expectMarks(map[string]string{"a": "true", "z": "true", "db": "true"})
+			f.expect("other", counted(1, 0), done)
 			if name == "refused" {
-				w.expect("example", counted(4, 0), hindered("Refused", "Refused: 1 pod. The server says: injected by faultproxy"))
+				f.expect("example", counted(4, 0), hindered("Refused", "Refused: 1 pod. The server says: injected by faultproxy"))
 			}
 			i.Remove()
-			w.expectMarks(map[string]string{"a": "true", "z": "true", "db": "true", "poison": "true"})
-			w.expect("example", counted(4, 0), done)
+			f.expectMarks(map[string]string{"a": "true", "z": "true", "db": "true", "poison": "true"})
+			f.expect("example", counted(4, 0), done)
 		})
 	}
 }
@@ -151,17 +157,17 @@ func TestAPoisonousPodHoldsUpNoOther(t *testing.T) {
 // As long as a pod's write fails, the policy's action is not done, whatever it was before.
 func TestEnforcedIsNotDoneWhileAWriteFails(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
-	w.policy("example", specOf("label"))
-	w.expect("example", counted(0, 0), done)
-	i := w.inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 500, Times: -1})
-	w.pod("a", ill)
-	if p := w.expect("example", counted(1, 0)); done(p) == nil {
+	f := startPolicyTest(t)
+	f.policy("example", specOf("label"))
+	f.expect("example", counted(0, 0), done)
+	i := f.Inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	f.pod("a", withoutProbes)
+	if p := f.expect("example", counted(1, 0)); done(p) == nil {
 		t.Errorf("status %s", asJSON(p.Status))
 	}
 	i.Remove()
-	w.expect("example", counted(1, 0), done)
-	w.expectMarks(map[string]string{"a": "true"})
+	f.expect("example", counted(1, 0), done)
+	f.expectMarks(map[string]string{"a": "true"})
 }
 
 // A read that is to be repeated later leaves the only worker to the others.
@@ -172,23 +178,23 @@ func TestRetryAfterHoldsUpNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := begin(t, "-workers", "1")
-			w.pod("a", ill, w.controlled())
+			f := startPolicyTest(t, "-workers", "1")
+			f.pod("a", withoutProbes, f.controlled())
 			if name == "pods" { // only after a restart is it not enough to ask the cache
-				w.policy("example", specOf("label"))
-				w.expect("example", counted(1, 0), done)
-				w.restart()
+				f.policy("example", specOf("label"))
+				f.expect("example", counted(1, 0), done)
+				f.Restart()
 			}
-			i := w.inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 20 * time.Second})
+			i := f.Inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 20 * time.Second})
 			if name == "pods" {
-				w.remove("example")
+				f.remove("example")
 			} else {
-				w.policy("example", specOf("kill"))
+				f.policy("example", specOf("kill"))
 			}
-			w.struck(i, 1)
-			w.policy("other", specOf("annotate", withKey("note")))
-			w.expect("other", counted(1, 0), done)
-			if asked := w.requests(match); len(asked) > 1 {
+			f.Struck(i, 1)
+			f.policy("other", specOf("annotate", withKey("note")))
+			f.expect("other", counted(1, 0), done)
+			if asked := f.Proxy.Requests(match); len(asked) > 1 {
 				t.Errorf("the other policy had to wait: %v", asked)
 			}
 		})
@@ -201,15 +207,15 @@ func TestRetryAfterIsKept(t *testing.T) {
 	for name, match := range map[string]faultproxy.Match{"mark": markWrites, "status": statusWrites, "finalizer": finalizers} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := begin(t)
-			w.pod("a", ill)
-			i := w.inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 2 * time.Second})
-			w.policy("example", specOf("label"))
-			w.struck(i, 1)
-			w.edit("a", `{"metadata":{"labels":{"x":"y"}}}`)
-			w.change("example", `{"metadata":{"annotations":{"x":"y"}}}`)
-			w.expect("example", counted(1, 0), done)
-			asked := w.requests(match)
+			f := startPolicyTest(t)
+			f.pod("a", withoutProbes)
+			i := f.Inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 2 * time.Second})
+			f.policy("example", specOf("label"))
+			f.Struck(i, 1)
+			f.edit("a", `{"metadata":{"labels":{"x":"y"}}}`)
+			f.change("example", `{"metadata":{"annotations":{"x":"y"}}}`)
+			f.expect("example", counted(1, 0), done)
+			asked := f.Proxy.Requests(match)
 			if len(asked) < 2 || asked[1].Started.Sub(asked[0].Started.Add(asked[0].Took)) < 2*time.Second {
 				var lines []string
 				for _, r := range asked {
@@ -240,21 +246,21 @@ func TestRetryAfterIsKeptAmongOtherAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := openWard(t)
-			owned := w.controlled()
-			w.pod("a", ill, owned)
-			w.pod("b", ill, owned)
+			f := newPolicyTest(t)
+			owned := f.controlled()
+			f.pod("a", withoutProbes, owned)
+			f.pod("b", withoutProbes, owned)
 			for _, rule := range c.others {
-				w.inject(rule)
+				f.Inject(rule)
 			}
-			w.inject(faultproxy.Rule{Match: c.match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
-			w.policy("example", specOf(c.action, every(1)))
-			w.start()
+			f.Inject(faultproxy.Rule{Match: c.match, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
+			f.policy("example", specOf(c.action, every(1)))
+			f.Start()
 			if c.action == "kill" {
-				w.alive()
+				f.alive()
 			}
-			w.expect("example", done)
-			asked := w.requests(c.match)
+			f.expect("example", done)
+			asked := f.Proxy.Requests(c.match)
 			if len(asked) < 2 || asked[1].Started.Sub(asked[0].Started.Add(asked[0].Took)) < 3*time.Second {
 				t.Errorf("repeated before its Retry-After: %v", asked)
 			}
@@ -265,42 +271,42 @@ func TestRetryAfterIsKeptAmongOtherAnswers(t *testing.T) {
 // An object is deleted and made again with the same name while the controller is not looking.
 func TestTheSameNameIsNotTheSameObject(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
-	old := w.policy("example", specOf("label", withKey("old")))
-	w.pod("a", ill)
-	w.expect("example", counted(1, 0), done)
-	held := w.inject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Hold, Times: -1})
-	w.change("example", `{"metadata":{"finalizers":null}}`)
-	w.remove("example")
-	w.dismiss("a")
-	w.pod("a", healthy)
-	w.pod("b", ill)
-	policy := w.policy("example", specOf("label"))
-	w.struck(held, 2)
+	f := startPolicyTest(t)
+	old := f.policy("example", specOf("label", withKey("old")))
+	f.pod("a", withoutProbes)
+	f.expect("example", counted(1, 0), done)
+	held := f.Inject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Hold, Times: -1})
+	f.change("example", `{"metadata":{"finalizers":null}}`)
+	f.remove("example")
+	f.deletePod("a")
+	f.pod("a", withProbes)
+	f.pod("b", withoutProbes)
+	policy := f.policy("example", specOf("label"))
+	f.Struck(held, 2)
 	held.Remove()
 	if policy.UID == old.UID {
 		t.Fatal("it is the same policy")
 	}
-	w.expect("example", counted(1, 1), done)
-	w.expectMarks(map[string]string{"b": "true"})
-	w.removed("example")
+	f.expect("example", counted(1, 1), done)
+	f.expectMarks(map[string]string{"b": "true"})
+	f.removed("example")
 }
 
 // Label A to B to A, between two events.
 func TestThereAndBackAgain(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
-	w.pod("a", ill)
-	w.policy("example", specOf("label", selecting("app=web")))
-	w.expect("example", counted(1, 0), done)
-	held := w.inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold})
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.policy("example", specOf("label", selecting("app=web")))
+	f.expect("example", counted(1, 0), done)
+	held := f.Inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold})
 	for _, app := range []string{"db", "web", "db", "web"} {
-		w.edit("a", fmt.Sprintf(`{"metadata":{"labels":{"app":%q}}}`, app))
+		f.edit("a", fmt.Sprintf(`{"metadata":{"labels":{"app":%q}}}`, app))
 	}
-	w.struck(held, 1)
+	f.Struck(held, 1)
 	held.Remove()
-	w.edit("a", `{"metadata":{"labels":{"x":"y"}}}`)
-	w.pod("b", ill)
-	w.expect("example", counted(2, 0), done)
-	w.expectMarks(map[string]string{"a": "true", "b": "true"})
+	f.edit("a", `{"metadata":{"labels":{"x":"y"}}}`)
+	f.pod("b", withoutProbes)
+	f.expect("example", counted(2, 0), done)
+	f.expectMarks(map[string]string{"a": "true", "b": "true"})
 }

@@ -124,8 +124,8 @@ func lookAtIcecreams(ctx context.Context, own typedicecream.IcecreamInterface) (
 func createIcecreams(b *testing.B, count int) times {
 	b.Helper()
 	e, own := newIcecreamBench(b)
-	s := startSubject(b, e, e.Program(icecreamProgram), "-namespace", e.Namespace)
-	defer s.stop()
+	s := startProgram(b, e, nil, e.Program(icecreamProgram), "-namespace", e.Namespace)
+	defer s.Stop()
 	defer clearAway(b, e, v1alpha1.IcecreamResource)
 	return race(b, e, count,
 		func(ctx context.Context, name string) error { return createIcecream(ctx, own, name) },
@@ -242,8 +242,8 @@ func clearAway(b *testing.B, e *testenv.Env, resource schema.GroupVersionResourc
 	b.Helper()
 	ctx := context.WithoutCancel(e.Context())
 	background := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
-	if err := e.Dynamic.Resource(resource).Namespace(e.Namespace).DeleteCollection(ctx, background, metav1.ListOptions{}); err != nil {
-		b.Errorf("deleting the %s: %v", resource.Resource, err)
+	if err := e.DeleteAll(ctx, resource, background); err != nil {
+		b.Error(err)
 		return
 	}
 	if b.Failed() {

@@ -7,10 +7,8 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,11 +23,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -37,116 +37,70 @@ import (
 
 const icecreamProgram = "./06-controller/icecream"
 
-// A parlour is a namespace with an icecream controller in it. The controller
-// reaches the cluster through the proxy, the test does not.
-type parlour struct {
-	*testenv.Env
-	t           testing.TB
-	proxy       *testenv.Proxy
+// An icecreamTest is a namespace with an icecream controller in it.
+type icecreamTest struct {
+	*controllertest.Controller
 	icecreams   typedicecream.IcecreamInterface
 	deployments typedappsv1.DeploymentInterface
-	program     string
-	args        []string
-	environ     []string
-	running     *testenv.Process
-	address     string // of health and metrics
+	further     int // Icecreams that lookedAt has made
 }
 
-// openParlour builds the controller, with changes to its source if there are any.
-func openParlour(t *testing.T, changes ...testenv.ProgramOption) *parlour {
+// newIcecreamTest prepares a controller that does not run yet.
+func newIcecreamTest(t *testing.T, changes ...testenv.ProgramOption) *icecreamTest {
 	t.Helper()
 	e := testenv.New(t)
-	return newParlour(t, e, e.Program(icecreamProgram, changes...))
+	return icecreamTestOf(t, e, e.Program(icecreamProgram, changes...))
 }
 
-func newParlour(t testing.TB, e *testenv.Env, program string) *parlour {
+// icecreamTestOf prepares another program than the controller of the lesson.
+func icecreamTestOf(t testing.TB, e *testenv.Env, program string) *icecreamTest {
 	t.Helper()
 	crdtest.Share(t, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &parlour{Env: e, t: t, proxy: e.Proxy(), program: program,
+	f := &icecreamTest{Controller: controllertest.New(t, e, program),
 		icecreams: client.IcecreamV1alpha1().Icecreams(e.Namespace), deployments: e.Client.AppsV1().Deployments(e.Namespace)}
-	p.args = []string{"-kubeconfig", p.proxy.Kubeconfig, "-namespace", e.Namespace}
-	return p
+	f.Command.Env = []string{"KUBE_CACHE_MUTATION_DETECTOR=true"}
+	return f
 }
 
-// start starts the controller, and waits until it is ready.
-func (p *parlour) start(args ...string) {
-	p.t.Helper()
-	p.args = append(p.args, args...)
-	p.restart()
-}
-
-var listening = regexp.MustCompile(`"Listening".* address="?([0-9.:]+)`)
-
-// restart starts the controller with the arguments of the last start.
-func (p *parlour) restart() {
-	p.t.Helper()
-	p.running = p.Start(testenv.Command{Path: p.program, Args: p.args, Timeout: 4 * time.Minute,
-		Env: append([]string{"KUBE_CACHE_MUTATION_DETECTOR=true"}, p.environ...)})
-	p.Eventually(30*time.Second, func(context.Context) error {
-		found := listening.FindStringSubmatch(p.running.Stderr())
-		if found == nil {
-			return errors.New("the controller has not logged its address")
-		}
-		p.address = found[1]
-		if code, body := p.get("/readyz"); code != http.StatusOK {
-			return fmt.Errorf("/readyz: %d %s", code, body)
-		}
-		return nil
-	})
-}
-
-func (p *parlour) get(path string) (code int, body string) { return get(p.address, path) }
-
-// stop ends the controller as a cluster does, and expects a good end.
-func (p *parlour) stop() {
-	p.t.Helper()
-	if err := p.running.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
-	if r := p.running.Wait(); r.ExitCode != 0 {
-		p.t.Errorf("exit code %d after SIGTERM", r.ExitCode)
-	}
-}
-
-func (p *parlour) create(name, deployment string, replicas int32) *v1alpha1.Icecream {
-	p.t.Helper()
-	ice, err := p.icecreams.Create(p.Context(), &v1alpha1.Icecream{
+func (f *icecreamTest) create(name, deployment string, replicas int32) *v1alpha1.Icecream {
+	f.T.Helper()
+	ice, err := f.icecreams.Create(f.Context(), &v1alpha1.Icecream{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.IcecreamSpec{DeploymentName: deployment, Replicas: &replicas},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return ice
 }
 
 // patch changes an Icecream as kubectl patch --type merge does.
-func (p *parlour) patch(name, patch string) {
-	p.t.Helper()
-	if _, err := p.icecreams.Patch(p.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		p.t.Fatal(err)
+func (f *icecreamTest) patch(name, patch string) {
+	f.T.Helper()
+	if _, err := f.icecreams.Patch(f.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
-func (p *parlour) patchDeployment(name, patch string) *appsv1.Deployment {
-	p.t.Helper()
-	d, err := p.deployments.Patch(p.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "somebody"})
+func (f *icecreamTest) patchDeployment(name, patch string) *appsv1.Deployment {
+	f.T.Helper()
+	d, err := f.deployments.Patch(f.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "somebody"})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return d
 }
 
 // foreign creates a Deployment that somebody else wants.
-func (p *parlour) foreign(name string, owners ...metav1.OwnerReference) *appsv1.Deployment {
-	p.t.Helper()
-	d, err := p.deployments.Create(p.Context(), deploymentOf(name, owners...), metav1.CreateOptions{FieldManager: "somebody"})
+func (f *icecreamTest) foreign(name string, owners ...metav1.OwnerReference) *appsv1.Deployment {
+	f.T.Helper()
+	d, err := f.deployments.Create(f.Context(), deploymentOf(name, owners...), metav1.CreateOptions{FieldManager: "somebody"})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return d
 }
@@ -166,21 +120,21 @@ func deploymentOf(name string, owners ...metav1.OwnerReference) *appsv1.Deployme
 	}
 }
 
-func (p *parlour) deployment(name string) *appsv1.Deployment {
-	p.t.Helper()
-	d, err := p.deployments.Get(p.Context(), name, metav1.GetOptions{})
+func (f *icecreamTest) deployment(name string) *appsv1.Deployment {
+	f.T.Helper()
+	d, err := f.deployments.Get(f.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return d
 }
 
 // until waits until an Icecream is as it should be, and returns it.
-func (p *parlour) until(name string, check func(*v1alpha1.Icecream) error) *v1alpha1.Icecream {
-	p.t.Helper()
+func (f *icecreamTest) until(name string, check func(*v1alpha1.Icecream) error) *v1alpha1.Icecream {
+	f.T.Helper()
 	var ice *v1alpha1.Icecream
-	p.Eventually(collected, func(ctx context.Context) (err error) {
-		if ice, err = p.icecreams.Get(ctx, name, metav1.GetOptions{}); err != nil {
+	f.Eventually(collected, func(ctx context.Context) (err error) {
+		if ice, err = f.icecreams.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		return check(ice)
@@ -204,27 +158,17 @@ var (
 	isRefused   = condition("Owned", metav1.ConditionFalse, "ErrResourceExists")
 )
 
-// requests are those of the controller that match, without its Events.
-func (p *parlour) requests(verb, resource string) []faultproxy.Request {
-	return slices.DeleteFunc(p.proxy.Requests(faultproxy.Match{Verb: verb, Resource: resource}), func(r faultproxy.Request) bool {
-		return r.Resource == "events"
-	})
-}
-
-func (p *parlour) writes() []faultproxy.Request {
-	var all []faultproxy.Request
-	for _, verb := range []string{"create", "update", "patch", "delete"} {
-		all = append(all, p.requests(verb, "")...)
-	}
-	return all
+// requests are those of the controller so far.
+func (f *icecreamTest) requests(verb, resource string) []faultproxy.Request {
+	return f.Proxy.Requests(faultproxy.Match{Verb: verb, Resource: resource})
 }
 
 // events counts the Events about an Icecream, each as often as it was repeated.
-func (p *parlour) events(ice *v1alpha1.Icecream, reason string) (count int, note string) {
-	p.t.Helper()
-	list, err := p.Client.EventsV1().Events(p.Namespace).List(p.Context(), metav1.ListOptions{})
+func (f *icecreamTest) events(ice *v1alpha1.Icecream, reason string) (count int, note string) {
+	f.T.Helper()
+	list, err := f.Client.EventsV1().Events(f.Namespace).List(f.Context(), metav1.ListOptions{})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	for _, event := range list.Items {
 		if event.Regarding.UID == ice.UID && event.Reason == reason {
@@ -237,39 +181,15 @@ func (p *parlour) events(ice *v1alpha1.Icecream, reason string) (count int, note
 	return count, note
 }
 
-// hold waits that long, or shorter if something that must stay true no longer is.
-func hold(p *parlour, d time.Duration, check func() error) error {
-	p.t.Helper()
-	var broken error
-	end := time.Now().Add(d)
-	p.Eventually(d+30*time.Second, func(context.Context) error {
-		if broken = check(); broken == nil && time.Now().Before(end) {
-			return errors.New("not long enough")
-		}
-		return nil
-	})
-	return broken
-}
-
-func (p *parlour) struck(i *faultproxy.Injection) {
-	p.t.Helper()
-	p.Eventually(30*time.Second, func(context.Context) error {
-		if i.Struck() == 0 {
-			return errors.New("the fault has not struck")
-		}
-		return nil
-	})
-}
-
 func TestIcecream(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
+	f := newIcecreamTest(t)
+	f.Start()
 	before := metav1.Now()
-	p.create("vanilla", "cone", 4)
-	ice := p.until("vanilla", isAvailable)
+	f.create("vanilla", "cone", 4)
+	ice := f.until("vanilla", isAvailable)
 
-	d := p.deployment("cone")
+	d := f.deployment("cone")
 	label := map[string]string{"controller.nicoleh.io/uid": string(ice.UID)}
 	type shape struct {
 		Owners          []metav1.OwnerReference
@@ -298,21 +218,21 @@ func TestIcecream(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Deployment (-want +got):\n%s", diff)
 	}
-	p.checkStatus(ice, 4)
+	f.checkStatus(ice, 4)
 	for _, c := range ice.Status.Conditions {
 		if c.LastTransitionTime.Before(&before) && before.Sub(c.LastTransitionTime.Time) > time.Second {
 			t.Errorf("condition %s changed at %s, before the Icecream existed", c.Type, c.LastTransitionTime)
 		}
 	}
-	p.Eventually(time.Minute, func(context.Context) error {
-		if n, note := p.events(ice, "Synced"); n == 0 || note != "Icecream synced successfully" {
+	f.Eventually(time.Minute, func(context.Context) error {
+		if n, note := f.events(ice, "Synced"); n == 0 || note != "Icecream synced successfully" {
 			return fmt.Errorf("%d Events Synced, %q", n, note)
 		}
 		return nil
 	})
 
 	// As kubectl scale and an autoscaler do it.
-	scale, err := p.icecreams.GetScale(p.Context(), "vanilla", metav1.GetOptions{})
+	scale, err := f.icecreams.GetScale(f.Context(), "vanilla", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,43 +240,43 @@ func TestIcecream(t *testing.T) {
 		t.Errorf("scale (-want +got):\n%s", diff)
 	}
 	for _, replicas := range []int32{0, 1} {
-		p.patch("vanilla", fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
-		ice = p.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		f.patch("vanilla", fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+		ice = f.until("vanilla", func(ice *v1alpha1.Icecream) error {
 			if n := ptr.Deref(ice.Status.Replicas, -1); n != replicas { // pods that are being deleted count no longer
 				return fmt.Errorf("%d replicas", n)
 			}
 			return isAvailable(ice)
 		})
-		p.Eventually(time.Minute, func(context.Context) error {
-			if n := len(p.podsOf(ice)); n != int(replicas) {
+		f.Eventually(time.Minute, func(context.Context) error {
+			if n := len(f.podsOf(ice)); n != int(replicas) {
 				return fmt.Errorf("%d pods, want %d", n, replicas)
 			}
 			return nil
 		})
-		ice = p.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		ice = f.until("vanilla", func(ice *v1alpha1.Icecream) error {
 			if len(ice.Status.Nodes) != int(replicas) {
 				return fmt.Errorf("nodes %v of %d pods", ice.Status.Nodes, replicas)
 			}
 			return nil
 		})
-		p.checkStatus(ice, replicas)
+		f.checkStatus(ice, replicas)
 	}
 
-	if err := p.icecreams.Delete(p.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
+	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.gone("cone")
-	p.stop()
+	f.gone("cone")
+	f.Stop()
 }
 
 // collected is how long garbage collection can take: it looks for new kinds of
 // objects, such as Icecreams, every 30 seconds.
 const collected = 90 * time.Second
 
-func (p *parlour) gone(deployment string) {
-	p.t.Helper()
-	p.Eventually(collected, func(ctx context.Context) error {
-		_, err := p.deployments.Get(ctx, deployment, metav1.GetOptions{})
+func (f *icecreamTest) gone(deployment string) {
+	f.T.Helper()
+	f.Eventually(collected, func(ctx context.Context) error {
+		_, err := f.deployments.Get(ctx, deployment, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -364,20 +284,20 @@ func (p *parlour) gone(deployment string) {
 	})
 }
 
-func (p *parlour) podsOf(ice *v1alpha1.Icecream) []corev1.Pod {
-	p.t.Helper()
-	list, err := p.Client.CoreV1().Pods(p.Namespace).List(p.Context(), metav1.ListOptions{LabelSelector: "controller.nicoleh.io/uid=" + string(ice.UID)})
+func (f *icecreamTest) podsOf(ice *v1alpha1.Icecream) []corev1.Pod {
+	f.T.Helper()
+	list, err := f.Client.CoreV1().Pods(f.Namespace).List(f.Context(), metav1.ListOptions{LabelSelector: "controller.nicoleh.io/uid=" + string(ice.UID)})
 	if err != nil {
-		p.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return list.Items
 }
 
 // checkStatus compares a status at rest with what the server says about the pods.
-func (p *parlour) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
-	p.t.Helper()
+func (f *icecreamTest) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
+	f.T.Helper()
 	nodes := map[string]bool{}
-	for _, pod := range p.podsOf(ice) {
+	for _, pod := range f.podsOf(ice) {
 		nodes[pod.Spec.NodeName] = true
 	}
 	want := v1alpha1.IcecreamStatus{
@@ -393,18 +313,18 @@ func (p *parlour) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
 		got.Conditions[i].LastTransitionTime, got.Conditions[i].Message = metav1.Time{}, ""
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		p.t.Errorf("status (-want +got):\n%s", diff)
+		f.T.Errorf("status (-want +got):\n%s", diff)
 	}
 }
 
 func TestIcecreamAutoscaled(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", isAvailable)
-	scalers := p.Client.AutoscalingV2().HorizontalPodAutoscalers(p.Namespace)
-	if _, err := scalers.Create(p.Context(), &autoscalingv2.HorizontalPodAutoscaler{
+	f := newIcecreamTest(t)
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", isAvailable)
+	scalers := f.Client.AutoscalingV2().HorizontalPodAutoscalers(f.Namespace)
+	if _, err := scalers.Create(f.Context(), &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: "vanilla"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "controller.nicoleh.io/v1alpha1", Kind: "Icecream", Name: "vanilla"},
@@ -414,8 +334,8 @@ func TestIcecreamAutoscaled(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without a source of metrics it still enforces the minimum, through the scale.
-	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
-		scaler, err := scalers.Get(p.Context(), "vanilla", metav1.GetOptions{})
+	f.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		scaler, err := scalers.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -435,56 +355,56 @@ func TestIcecreamAutoscaled(t *testing.T) {
 func TestIcecreamRefuses(t *testing.T) {
 	t.Parallel()
 	other := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "00000000-0000-0000-0000-000000000000"}
-	for name, prepare := range map[string]func(p *parlour){
-		"a Deployment of somebody": func(p *parlour) { p.foreign("cone") },
-		"a Deployment of another Icecream": func(p *parlour) {
-			p.create("first", "cone", 0)
-			p.until("first", isAvailable)
+	for name, prepare := range map[string]func(f *icecreamTest){
+		"a Deployment of somebody": func(f *icecreamTest) { f.foreign("cone") },
+		"a Deployment of another Icecream": func(f *icecreamTest) {
+			f.create("first", "cone", 0)
+			f.until("first", isAvailable)
 		},
-		"a Deployment of somebody who is no controller": func(p *parlour) {
-			configMap, err := p.Client.CoreV1().ConfigMaps(p.Namespace).Create(p.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
+		"a Deployment of somebody who is no controller": func(f *icecreamTest) {
+			configMap, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(f.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
 			if err != nil {
-				p.t.Fatal(err)
+				f.T.Fatal(err)
 			}
 			other := other
 			other.UID = configMap.UID
-			p.foreign("cone", other)
+			f.foreign("cone", other)
 		},
-		"an orphan of an Icecream of the same name": func(p *parlour) {
-			p.create("vanilla", "cone", 0)
-			p.until("vanilla", isAvailable)
-			if err := p.icecreams.Delete(p.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan)}); err != nil {
-				p.t.Fatal(err)
+		"an orphan of an Icecream of the same name": func(f *icecreamTest) {
+			f.create("vanilla", "cone", 0)
+			f.until("vanilla", isAvailable)
+			if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan)}); err != nil {
+				f.T.Fatal(err)
 			}
-			p.Eventually(collected, func(ctx context.Context) error {
-				if _, err := p.icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			f.Eventually(collected, func(ctx context.Context) error {
+				if _, err := f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 					return fmt.Errorf("it is still there (%v)", err)
 				}
 				return nil
 			})
-			if owners := p.deployment("cone").OwnerReferences; len(owners) != 0 {
-				p.t.Fatalf("not orphaned: %v", owners)
+			if owners := f.deployment("cone").OwnerReferences; len(owners) != 0 {
+				f.T.Fatalf("not orphaned: %v", owners)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := openParlour(t)
-			p.start()
-			prepare(p)
-			if err := p.refuses(); err != nil {
+			f := newIcecreamTest(t)
+			f.Start()
+			prepare(f)
+			if err := f.refuses(); err != nil {
 				t.Error(err)
 			}
 			// The name is free: nothing but the event says so.
-			if _, err := p.icecreams.Get(p.Context(), "first", metav1.GetOptions{}); err == nil {
-				if err := p.icecreams.Delete(p.Context(), "first", metav1.DeleteOptions{}); err != nil {
+			if _, err := f.icecreams.Get(f.Context(), "first", metav1.GetOptions{}); err == nil {
+				if err := f.icecreams.Delete(f.Context(), "first", metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+			} else if err := f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			ice := p.until("vanilla", isAvailable)
-			if d := p.deployment("cone"); !metav1.IsControlledBy(d, ice) {
+			ice := f.until("vanilla", isAvailable)
+			if d := f.deployment("cone"); !metav1.IsControlledBy(d, ice) {
 				t.Errorf("owners %v", d.OwnerReferences)
 			}
 		})
@@ -492,13 +412,13 @@ func TestIcecreamRefuses(t *testing.T) {
 }
 
 // refuses creates an Icecream whose Deployment "cone" somebody else has.
-func (p *parlour) refuses() error {
-	p.t.Helper()
-	before := p.deployment("cone")
-	p.create("vanilla", "cone", 3)
+func (f *icecreamTest) refuses() error {
+	f.T.Helper()
+	before := f.deployment("cone")
+	f.create("vanilla", "cone", 3)
 	var broken error
-	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
-		if broken = unchanged(before, p.deployment("cone")); broken != nil {
+	f.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		if broken = unchanged(before, f.deployment("cone")); broken != nil {
 			return nil
 		}
 		return isRefused(ice)
@@ -506,21 +426,21 @@ func (p *parlour) refuses() error {
 	if broken != nil {
 		return broken
 	}
-	ice := p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
+	ice := f.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
 	if ice.Status.Replicas != nil || ice.Status.AvailableReplicas != nil || ice.Status.Nodes != nil {
 		return fmt.Errorf("the status counts the pods of another Deployment: %+v", ice.Status)
 	}
-	p.Eventually(time.Minute, func(context.Context) error {
-		if n, note := p.events(ice, "ErrResourceExists"); n != 1 || !strings.Contains(note, "cone") {
+	f.Eventually(time.Minute, func(context.Context) error {
+		if n, note := f.events(ice, "ErrResourceExists"); n != 1 || !strings.Contains(note, "cone") {
 			return fmt.Errorf("%d Events ErrResourceExists, %q", n, note)
 		}
 		return nil
 	})
-	if n, _ := p.events(ice, "Synced"); n != 0 {
+	if n, _ := f.events(ice, "Synced"); n != 0 {
 		return fmt.Errorf("%d Events Synced", n)
 	}
-	p.patch("vanilla", `{"metadata":{"annotations":{"look":"again"}}}`)
-	return hold(p, time.Second, func() error { return unchanged(before, p.deployment("cone")) })
+	f.patch("vanilla", `{"metadata":{"annotations":{"look":"again"}}}`)
+	return f.lookedAt(func() error { return unchanged(before, f.deployment("cone")) })
 }
 
 // unchanged compares what people and controllers want of a Deployment.
@@ -542,14 +462,14 @@ func unchanged(before, now *appsv1.Deployment) error {
 
 func TestIcecreamCorrectsDrift(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
-	ice := p.create("vanilla", "cone", 2)
-	p.until("vanilla", isAvailable)
+	f := newIcecreamTest(t)
+	f.Start()
+	ice := f.create("vanilla", "cone", 2)
+	f.until("vanilla", isAvailable)
 	// Theirs stays through all of it.
-	p.patchDeployment("cone", `{"metadata":{"annotations":{"theirs":"x"},"labels":{"theirs":"x"}},"spec":{"minReadySeconds":1,"revisionHistoryLimit":3,
+	f.patchDeployment("cone", `{"metadata":{"annotations":{"theirs":"x"},"labels":{"theirs":"x"}},"spec":{"minReadySeconds":1,"revisionHistoryLimit":3,
 		"template":{"metadata":{"labels":{"theirs":"x"}},"spec":{"terminationGracePeriodSeconds":1}}}}`)
-	want := p.deployment("cone")
+	want := f.deployment("cone")
 
 	containers := func(image string) string {
 		return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"image":%q}]}}}}`, want.Spec.Template.Spec.Containers[0].Name, image)
@@ -564,12 +484,12 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 		{"a reference that is marked as no controller's", reference(`,"controller":false,"blockOwnerDeletion":false`)},
 		{"a reference that blocks nothing", reference(`,"controller":true`)},
 	} {
-		drifted := p.patchDeployment("cone", drift.patch)
+		drifted := f.patchDeployment("cone", drift.patch)
 		if err := unchanged(want, drifted); err == nil {
 			t.Fatalf("%s: the patch changes nothing", drift.name)
 		}
-		p.Eventually(time.Minute, func(context.Context) error {
-			now := p.deployment("cone")
+		f.Eventually(time.Minute, func(context.Context) error {
+			now := f.deployment("cone")
 			now.Generation = want.Generation
 			if err := unchanged(want, now); err != nil {
 				return fmt.Errorf("%s: %w", drift.name, err)
@@ -578,37 +498,37 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 		})
 	}
 	var applied bool
-	for _, m := range p.deployment("cone").ManagedFields {
+	for _, m := range f.deployment("cone").ManagedFields {
 		applied = applied || m.Manager == "icecream-controller" && m.Operation == metav1.ManagedFieldsOperationApply
 	}
 	if !applied {
 		t.Error("nothing was applied by the field manager icecream-controller")
 	}
 	// A container of somebody else's stays, too.
-	p.patchDeployment("cone", fmt.Sprintf(`{"spec":{"replicas":5,"template":{"spec":{"containers":[
+	f.patchDeployment("cone", fmt.Sprintf(`{"spec":{"replicas":5,"template":{"spec":{"containers":[
 		{"name":%q,"image":"workshop/pause:1"},{"name":"sidecar","image":"workshop/pause:1"}]}}}}`, want.Spec.Template.Spec.Containers[0].Name))
-	p.Eventually(time.Minute, func(context.Context) error {
-		d := p.deployment("cone")
+	f.Eventually(time.Minute, func(context.Context) error {
+		d := f.deployment("cone")
 		if *d.Spec.Replicas != 2 || len(d.Spec.Template.Spec.Containers) != 2 {
 			return fmt.Errorf("%d replicas of %d containers, want 2 and 2", *d.Spec.Replicas, len(d.Spec.Template.Spec.Containers))
 		}
 		return nil
 	})
 	// Another image is a drift of every Deployment.
-	p.stop()
-	p.start("-image", "workshop/pause:3")
-	p.Eventually(time.Minute, func(context.Context) error {
-		if image := p.deployment("cone").Spec.Template.Spec.Containers[0].Image; image != "workshop/pause:3" {
+	f.Stop()
+	f.Start("-image", "workshop/pause:3")
+	f.Eventually(time.Minute, func(context.Context) error {
+		if image := f.deployment("cone").Spec.Template.Spec.Containers[0].Image; image != "workshop/pause:3" {
 			return fmt.Errorf("image %s", image)
 		}
 		return nil
 	})
 	// Deleted is drift as well.
-	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+	if err := f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.Eventually(time.Minute, func(ctx context.Context) error {
-		now, err := p.deployments.Get(ctx, "cone", metav1.GetOptions{})
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		now, err := f.deployments.Get(ctx, "cone", metav1.GetOptions{})
 		if err == nil && now.UID == want.UID {
 			err = errors.New("the deleted one is still there")
 		}
@@ -618,46 +538,47 @@ func TestIcecreamCorrectsDrift(t *testing.T) {
 
 func TestIcecreamRenamesToAForeignName(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
-	p.create("vanilla", "cone", 2)
-	p.until("vanilla", isAvailable)
-	before := p.deployment("cone")
-	p.foreign("cup")
-	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	ice := p.until("vanilla", isRefused)
+	f := newIcecreamTest(t)
+	f.Start()
+	f.create("vanilla", "cone", 2)
+	f.until("vanilla", isAvailable)
+	before := f.deployment("cone")
+	f.foreign("cup")
+	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	ice := f.until("vanilla", isRefused)
 	if n := ptr.Deref(ice.Status.AvailableReplicas, -1); n != 2 || len(ice.Status.Nodes) == 0 {
 		t.Errorf("status %+v does not tell of the Deployment that the Icecream still has", ice.Status)
 	}
-	if err := hold(p, time.Second, func() error { return unchanged(before, p.deployment("cone")) }); err != nil {
+	if err := f.lookedAt(func() error { return unchanged(before, f.deployment("cone")) }); err != nil {
 		t.Error(err)
 	}
-	if err := p.deployments.Delete(p.Context(), "cup", metav1.DeleteOptions{}); err != nil {
+	if err := f.deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.until("vanilla", isAvailable)
-	p.gone("cone")
+	f.until("vanilla", isAvailable)
+	f.gone("cone")
 }
 
 func TestIcecreamNamesAtMostAHundredNodes(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
-	ice := p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	// No kubelet knows these nodes; for the controller they are nodes like others.
-	var want []string
-	for i := range 101 {
-		node := fmt.Sprintf("node-%s-%03d", p.Namespace, 100-i)
-		if i > 0 {
-			want = append(want, node)
-		}
-		if _, err := p.Client.CoreV1().Pods(p.Namespace).Create(p.Context(), podOn(ice, node), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	f := newIcecreamTest(t)
+	f.Start()
+	ice := f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	// No kubelet knows these nodes; for the controller they are nodes like others. The pod
+	// garbage collector knows that there are none, and deletes their pods after 40 s. So
+	// the pods are made all at once.
+	want, errs := make([]string, 101), make([]error, 101)
+	workqueue.ParallelizeUntil(f.Context(), 16, len(want), func(i int) {
+		i = len(want) - 1 - i // the last in order come first
+		want[i] = fmt.Sprintf("node-%s-%03d", f.Namespace, i)
+		_, errs[i] = f.Client.CoreV1().Pods(f.Namespace).Create(f.Context(), podOn(ice, want[i]), metav1.CreateOptions{})
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(want)
-	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
+	want = want[:100]
+	f.until("vanilla", func(ice *v1alpha1.Icecream) error {
 		if diff := cmp.Diff(want, ice.Status.Nodes); diff != "" {
 			return fmt.Errorf("nodes (-want +got):\n%s", diff)
 		}
@@ -668,12 +589,12 @@ func TestIcecreamNamesAtMostAHundredNodes(t *testing.T) {
 // A pod changes from one Icecream's label to another's, and both say so.
 func TestIcecreamFollowsLabels(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start()
-	vanilla, mint := p.create("vanilla", "cone", 0), p.create("mint", "cup", 0)
-	node := "node-" + p.Namespace
-	pods := p.Client.CoreV1().Pods(p.Namespace)
-	pod, err := pods.Create(p.Context(), podOn(vanilla, node), metav1.CreateOptions{})
+	f := newIcecreamTest(t)
+	f.Start()
+	vanilla, mint := f.create("vanilla", "cone", 0), f.create("mint", "cup", 0)
+	node := "node-" + f.Namespace
+	pods := f.Client.CoreV1().Pods(f.Namespace)
+	pod, err := pods.Create(f.Context(), podOn(vanilla, node), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -685,28 +606,29 @@ func TestIcecreamFollowsLabels(t *testing.T) {
 			return isAvailable(ice)
 		}
 	}
-	p.until("vanilla", on(node))
-	p.until("mint", on())
+	f.until("vanilla", on(node))
+	f.until("mint", on())
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"controller.nicoleh.io/uid":%q}}}`, mint.UID)
-	if _, err := pods.Patch(p.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := pods.Patch(f.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.until("vanilla", on())
-	p.until("mint", on(node))
+	f.until("vanilla", on())
+	f.until("mint", on(node))
 }
 
 // In a namespace that is being deleted nothing can be created. One try is
 // enough, and neither a refused Deployment nor a refused Event is an error.
 func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	delivered := deliveries(t, p.proxy)
-	p.start("-resync", "1s")
-	p.create("vanilla", "cone", 0)
-	ice := p.until("vanilla", isAvailable)
-	p.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
+	f := newIcecreamTest(t)
+	delivered := deliveries(t, f.Proxy)
+	f.Start("-resync", "1s")
+	f.foreign("cone") // an Icecream that had a Deployment is read live before it gets another one
+	f.create("vanilla", "cone", 0)
+	ice := f.until("vanilla", isRefused)
+	f.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
 	finalizers := func(list string) {
-		_, err := p.icecreams.Patch(context.WithoutCancel(p.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
+		_, err := f.icecreams.Patch(context.WithoutCancel(f.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
@@ -714,18 +636,18 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	finalizers(`["test.k8s-go.openshift.org/hold"]`)
 	t.Cleanup(func() { finalizers("null") })
 	// The controller does not hear that the Icecream is being deleted, too.
-	held := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
-	if err := p.Client.CoreV1().Namespaces().Delete(p.Context(), p.Namespace, metav1.DeleteOptions{}); err != nil {
+	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
+	if err := f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.Eventually(namespaceGoes, func(context.Context) error {
-		if n := len(p.requests("create", "deployments")); n < 2 {
+	f.Eventually(namespaceGoes, func(context.Context) error {
+		if n := len(f.requests("create", "deployments")); n < 1 {
 			return fmt.Errorf("%d POSTs", n)
 		}
 		return nil
 	})
-	if err := hold(p, 3500*time.Millisecond, func() error { // three resyncs
-		if n := len(p.requests("create", "deployments")); n > 2 {
+	if err := f.Hold(3500*time.Millisecond, func() error { // three resyncs
+		if n := len(f.requests("create", "deployments")); n > 1 {
 			return fmt.Errorf("tried again: %d POSTs", n)
 		}
 		return nil
@@ -733,8 +655,8 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 		t.Error(err)
 	}
 	held.Remove()
-	p.stop()
-	if log := p.running.Stderr(); strings.Contains(log, "Server rejected event") || strings.Contains(log, "Trying again later") {
+	f.Stop()
+	if log := f.Process.Stderr(); strings.Contains(log, "Server rejected event") || strings.Contains(log, "Trying again later") {
 		t.Errorf("the log:\n%s", log)
 	}
 }
@@ -749,74 +671,73 @@ func podOn(ice *v1alpha1.Icecream, node string) *corev1.Pod {
 
 func TestIcecreamProgram(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t)
-	p.start("-workers", "1", "-listen", "localhost:0")
-	if code, body := p.get("/healthz"); code != http.StatusOK {
+	f := newIcecreamTest(t)
+	f.Start("-workers", "1", "-listen", "localhost:0")
+	if code, body := f.Get("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
-	if code, body := p.get("/metrics"); code != http.StatusOK || !strings.Contains(body, "workqueue_depth") {
+	if code, body := f.Get("/metrics"); code != http.StatusOK || !strings.Contains(body, "workqueue_depth") {
 		t.Errorf("/metrics: %d %s", code, body)
 	}
-	elsewhere := openParlour(t)
+	elsewhere := newIcecreamTest(t)
 	elsewhere.create("vanilla", "cone", 0)
-	p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	if list, err := elsewhere.deployments.List(p.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	if list, err := elsewhere.deployments.List(f.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("in a namespace that is not the controller's: %v %v", list.Items, err)
 	}
-	if err := p.running.Signal(os.Interrupt); err != nil {
+	if err := f.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if r := p.running.Wait(); r.ExitCode != 0 {
+	if r := f.Process.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d after SIGINT", r.ExitCode)
 	}
 	for want, args := range map[string][]string{
 		"reading the kubeconfig": {"-kubeconfig", "/no/such/file"},
-		"listening for health":   {"-kubeconfig", p.proxy.Kubeconfig, "-listen", "no-such-host.invalid:0"},
+		"listening for health":   {"-kubeconfig", f.Proxy.Kubeconfig, "-listen", "no-such-host.invalid:0"},
 	} {
-		if r := p.Run(testenv.Command{Path: p.program, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {
+		if r := f.Run(testenv.Command{Path: f.Command.Path, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {
 			t.Errorf("%v: exit code %d, want 1 and %q\n%s", args, r.ExitCode, want, r.Stderr)
 		}
 	}
 }
 
-// withoutAGuard builds the controller so that the environment variable WITHOUT
-// names a guard that it then does not have. It is built once for all guards.
-var withoutAGuard = []testenv.ProgramOption{
-	testenv.AddFile("controller/without.go", `package controller
-
-import "os"
-
-func without(guard string) bool { return os.Getenv("WITHOUT") == guard }
-`),
-	testenv.Replace("controller/controller.go", "Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},",
-		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &old.UID, ResourceVersion: &old.ResourceVersion}}[without("preconditions")],`),
-	testenv.Replace("controller/controller.go", ".WithResourceVersion(d.ResourceVersion)",
-		`.WithResourceVersion(map[bool]string{false: d.ResourceVersion}[without("resourceVersion of an apply")])`),
-	testenv.Replace("controller/controller.go", "ours && available(ice, deployment)", `ours && (without("patience") || available(ice, deployment))`),
-	testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct"),
-	testenv.Replace("controller/controller.go", "if c.written.ahead(key) {", `if c.written.ahead(key) && !without("catching up") {`),
-	testenv.Replace("controller/controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
-		`if equality.Semantic.DeepEqual(ice.Status, status) && !without("no-op check of the status") {`),
-	testenv.Replace("controller/controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`),
-	testenv.Replace("controller/controller.go", "if wrote || retired || reported {", `if wrote || retired || reported || without("no-op check of the Event") {`),
-	testenv.Replace("controller/controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
-		`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
-	testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),
-	testenv.Replace("../loop/loop.go", "\tl.queue.AddRateLimited(key)\n",
-		"\tif !stale(err) || os.Getenv(\"WITHOUT\") != \"conflict handling\" {\n\t\tl.queue.AddRateLimited(key)\n\t}\n"),
-}
+// icecreamGuards are the guards of the controller.
+var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "controller/without.go", Changes: map[string][]testenv.ProgramOption{
+	"preconditions": {testenv.Replace("controller/controller.go", "Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},",
+		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &old.UID, ResourceVersion: &old.ResourceVersion}}[without("preconditions")],`)},
+	"resourceVersion of an apply": {testenv.Replace("controller/controller.go", ".WithResourceVersion(d.ResourceVersion)",
+		`.WithResourceVersion(map[bool]string{false: d.ResourceVersion}[without("resourceVersion of an apply")])`)},
+	"waiting for the new one": {testenv.Replace("controller/controller.go", "ours && available(ice, deployment)", `ours && (without("waiting for the new one") || available(ice, deployment))`)},
+	"ownership":               {testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct")},
+	"catching up":             {testenv.Replace("controller/controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
+	"no-op check of the status": {testenv.Replace("controller/controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
+		`if equality.Semantic.DeepEqual(ice.Status, status) && !without("no-op check of the status") {`)},
+	"no-op check of the Deployment": {testenv.Replace("controller/controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`)},
+	"no-op check of the Event":      {testenv.Replace("controller/controller.go", "if wrote || retired || reported {", `if wrote || retired || reported || without("no-op check of the Event") {`)},
+	"deletion check": {
+		testenv.Replace("controller/controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
+			`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
+		testenv.Replace("controller/controller.go", "if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) {",
+			`if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) && !without("deletion check") {`),
+	},
+	"conflict handling": {
+		testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),
+		testenv.Replace("../loop/loop.go", "\tl.queue.AddRateLimited(key)\n",
+			"\tif !stale(err) || os.Getenv(\"WITHOUT\") != \"conflict handling\" {\n\t\tl.queue.AddRateLimited(key)\n\t}\n"),
+	},
+}}
 
 // Each guard is there for a claim, which holds with it, and not without it.
 func TestIcecreamGuards(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		claim  func(p *parlour) error
+		claim  func(f *icecreamTest) error
 		guards map[string]string // and what the claim says without each
 	}{
 		{deletesOnlyItsOwn, map[string]string{"preconditions": "deleted"}},
 		{takesNothingBack, map[string]string{"resourceVersion of an apply": "taken back"}},
-		{keepsTheOldOne, map[string]string{"patience": "too early"}},
+		{keepsTheOldOne, map[string]string{"waiting for the new one": "too early"}},
 		{refusesAnOrphan, map[string]string{"ownership": "taken back"}},
 		{looksAtNoOldCache, map[string]string{"catching up": "written again"}},
 		{isQuiet, map[string]string{
@@ -830,16 +751,17 @@ func TestIcecreamGuards(t *testing.T) {
 		guards := slices.Sorted(maps.Keys(tc.guards))
 		t.Run(guards[0], func(t *testing.T) {
 			t.Parallel()
-			if err := tc.claim(openParlour(t)); err != nil {
+			if err := tc.claim(newIcecreamTest(t)); err != nil {
 				t.Error(err)
 			}
 		})
 		for _, guard := range guards {
 			t.Run("without "+guard, func(t *testing.T) {
 				t.Parallel()
-				p := openParlour(t, withoutAGuard...)
-				p.environ = []string{"WITHOUT=" + guard}
-				if err := tc.claim(p); err == nil || !strings.Contains(err.Error(), tc.guards[guard]) {
+				e := testenv.New(t)
+				f := icecreamTestOf(t, e, icecreamGuards.Build(t, e, guard))
+				f.Command.Env = append(f.Command.Env, controllertest.WithoutEnv+"="+guard)
+				if err := tc.claim(f); err == nil || !strings.Contains(err.Error(), tc.guards[guard]) {
 					t.Errorf("without the guard: %v; want an error with %q", err, tc.guards[guard])
 				}
 			})
@@ -848,10 +770,10 @@ func TestIcecreamGuards(t *testing.T) {
 }
 
 // answered waits until a request that was stalled has got an answer.
-func (p *parlour) answered(verb, resource string, fault faultproxy.Fault) {
-	p.t.Helper()
-	p.Eventually(30*time.Second, func(context.Context) error {
-		for _, r := range p.requests(verb, resource) {
+func (f *icecreamTest) answered(verb, resource string, fault faultproxy.Fault) {
+	f.T.Helper()
+	f.Eventually(30*time.Second, func(context.Context) error {
+		for _, r := range f.requests(verb, resource) {
 			if slices.Contains(r.Faults, fault) && r.Took > 0 {
 				return nil
 			}
@@ -862,53 +784,53 @@ func (p *parlour) answered(verb, resource string, fault faultproxy.Fault) {
 
 // A Deployment is replaced by another one of the same name, just before the
 // controller deletes the first.
-func deletesOnlyItsOwn(p *parlour) error {
-	p.start()
-	p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	stalled := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Stall})
-	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	p.struck(stalled)
-	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+func deletesOnlyItsOwn(f *icecreamTest) error {
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	stalled := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Stall})
+	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.Struck(stalled, 1)
+	if err := f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	p.gone("cone")
-	p.foreign("cone")
+	f.gone("cone")
+	f.foreign("cone")
 	stalled.Remove()
-	p.answered("delete", "deployments", faultproxy.Stall)
-	if _, err := p.deployments.Get(p.Context(), "cone", metav1.GetOptions{}); err != nil {
+	f.answered("delete", "deployments", faultproxy.Stall)
+	if _, err := f.deployments.Get(f.Context(), "cone", metav1.GetOptions{}); err != nil {
 		return fmt.Errorf("somebody's Deployment was deleted: %w", err)
 	}
 	return nil
 }
 
 // A Deployment is taken from the Icecream, just before the controller corrects it.
-func takesNothingBack(p *parlour) error {
-	p.start()
-	p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	stalled := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Stall})
-	p.patchDeployment("cone", `{"spec":{"replicas":1}}`)
-	p.struck(stalled)
-	p.patchDeployment("cone", `{"metadata":{"ownerReferences":null}}`)
+func takesNothingBack(f *icecreamTest) error {
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	stalled := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Stall})
+	f.patchDeployment("cone", `{"spec":{"replicas":1}}`)
+	f.Struck(stalled, 1)
+	f.patchDeployment("cone", `{"metadata":{"ownerReferences":null}}`)
 	stalled.Remove()
-	p.answered("patch", "deployments", faultproxy.Stall)
-	if d := p.deployment("cone"); len(d.OwnerReferences) > 0 || *d.Spec.Replicas != 1 {
+	f.answered("patch", "deployments", faultproxy.Stall)
+	if d := f.deployment("cone"); len(d.OwnerReferences) > 0 || *d.Spec.Replicas != 1 {
 		return fmt.Errorf("the Deployment was taken back: owners %v, %d replicas", d.OwnerReferences, *d.Spec.Replicas)
 	}
-	p.until("vanilla", isRefused)
+	f.until("vanilla", isRefused)
 	return nil
 }
 
 // Somebody takes a Deployment from the Icecream, and changes it.
-func refusesAnOrphan(p *parlour) error {
-	p.start()
-	p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	before := p.patchDeployment("cone", `{"metadata":{"ownerReferences":null},"spec":{"replicas":1}}`)
+func refusesAnOrphan(f *icecreamTest) error {
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	before := f.patchDeployment("cone", `{"metadata":{"ownerReferences":null},"spec":{"replicas":1}}`)
 	var broken error
-	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
-		if broken = unchanged(before, p.deployment("cone")); broken != nil {
+	f.until("vanilla", func(ice *v1alpha1.Icecream) error {
+		if broken = unchanged(before, f.deployment("cone")); broken != nil {
 			return nil
 		}
 		return isRefused(ice)
@@ -920,28 +842,29 @@ func refusesAnOrphan(p *parlour) error {
 }
 
 // The new Deployment cannot have its pods for a while.
-func keepsTheOldOne(p *parlour) error {
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", isAvailable)
-	quotas := p.Client.CoreV1().ResourceQuotas(p.Namespace)
-	if _, err := quotas.Create(p.Context(), &corev1.ResourceQuota{
+func keepsTheOldOne(f *icecreamTest) error {
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", isAvailable)
+	quotas := f.Client.CoreV1().ResourceQuotas(f.Namespace)
+	if _, err := quotas.Create(f.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "full"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}},
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	p.Eventually(time.Minute, func(ctx context.Context) error {
+	f.Eventually(time.Minute, func(ctx context.Context) error {
 		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
 		if err == nil && quota.Status.Used.Pods().Value() != 1 {
 			err = errors.New("the quota is not in force")
 		}
 		return err
 	})
-	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
-	err := hold(p, time.Second, func() error {
-		if _, err := p.deployments.Get(p.Context(), "cone", metav1.GetOptions{}); err != nil {
+	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
+	f.patch("vanilla", `{"metadata":{"annotations":{"look":"again"}}}`)
+	err := f.lookedAt(func() error {
+		if _, err := f.deployments.Get(f.Context(), "cone", metav1.GetOptions{}); err != nil {
 			return fmt.Errorf("the old Deployment went too early: %w", err)
 		}
 		return nil
@@ -949,34 +872,31 @@ func keepsTheOldOne(p *parlour) error {
 	if err != nil {
 		return err
 	}
-	if err := quotas.Delete(p.Context(), "full", metav1.DeleteOptions{}); err != nil {
+	if err := quotas.Delete(f.Context(), "full", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	p.until("vanilla", isAvailable)
-	p.gone("cone")
+	f.until("vanilla", isAvailable)
+	f.gone("cone")
 	return nil
 }
 
 // The cache shows no Deployments for a while.
-func looksAtNoOldCache(p *parlour) error {
-	p.start()
-	behind := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
-	p.create("vanilla", "cone", 0)
-	p.struck(behind)
+func looksAtNoOldCache(f *icecreamTest) error {
+	f.Start()
+	behind := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	f.create("vanilla", "cone", 0)
+	f.Struck(behind, 1)
 	for look := range 5 {
-		p.patch("vanilla", fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, look))
+		f.patch("vanilla", fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, look))
 	}
-	err := hold(p, 1500*time.Millisecond, func() error {
-		if n := len(p.requests("create", "deployments")) + len(p.requests("patch", "deployments")); n != 1 {
-			return fmt.Errorf("the Deployment was written again: %d times", n)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := f.lookedAt(func() error { return nil }); err != nil {
 		return err
 	}
+	if n := len(f.requests("create", "deployments")) + len(f.requests("patch", "deployments")) - f.further; n != 1 {
+		return fmt.Errorf("the Deployment was written again: %d times", n)
+	}
 	behind.Remove()
-	p.until("vanilla", isAvailable)
+	f.until("vanilla", isAvailable)
 	return nil
 }
 
@@ -984,23 +904,25 @@ func looksAtNoOldCache(p *parlour) error {
 const shortest = time.Second
 
 // Nothing changes, however often the controller looks, and who looks.
-func isQuiet(p *parlour) error {
-	p.start("-resync", shortest.String())
-	ice := p.create("vanilla", "cone", 2)
-	p.until("vanilla", isAvailable)
-	synced := func() int { n, _ := p.events(ice, "Synced"); return n }
+func isQuiet(f *icecreamTest) error {
+	f.Start("-resync", shortest.String())
+	ice := f.create("vanilla", "cone", 2)
+	f.until("vanilla", isAvailable)
+	synced := func() int { n, _ := f.events(ice, "Synced"); return n }
 	// What it does last is to send an Event.
-	writes, events, since := 0, 0, time.Now()
-	p.Eventually(30*time.Second, func(context.Context) error {
-		w, e := len(p.writes()), synced()
-		if (w != writes || e != events || e == 0) && time.Since(since) < 5*time.Second {
-			writes, events = w, e
+	// Nothing shows that no other one follows but a second without any.
+	writes, events, since, begun := 0, 0, time.Now(), time.Now()
+	f.Eventually(30*time.Second, func(context.Context) error {
+		if w, e := len(f.Writes()), synced(); w != writes || e != events || e == 0 {
+			writes, events, since = w, e, time.Now()
+		}
+		if time.Since(since) < time.Second && time.Since(begun) < 10*time.Second {
 			return errors.New("it is still busy")
 		}
 		return nil
 	})
 	quiet := func() error {
-		if all := p.writes(); len(all) > writes {
+		if all := f.Writes(); len(all) > writes {
 			return fmt.Errorf("a write for nothing: %s", all[len(all)-1])
 		}
 		if n := synced(); n != events {
@@ -1008,56 +930,56 @@ func isQuiet(p *parlour) error {
 		}
 		return nil
 	}
-	if err := hold(p, 5*shortest/2, quiet); err != nil {
+	if err := f.Hold(5*shortest/2, quiet); err != nil { // a resync comes by the controller's own clock
 		return err
 	}
-	p.stop()
-	p.restart()
-	return hold(p, 5*shortest/2, quiet)
+	f.Stop()
+	f.Start()
+	return f.Hold(5*shortest/2, quiet)
 }
 
 // An Icecream that is deleted in the foreground stays until its Deployment is gone.
-func letsGo(p *parlour) error {
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", isAvailable)
+func letsGo(f *icecreamTest) error {
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", isAvailable)
 	// Held by a finalizer, the Icecream is still there when its Deployment has gone.
 	finalizers := func(list string) error {
-		_, err := p.icecreams.Patch(p.Context(), "vanilla", types.MergePatchType, []byte(`{"metadata": {"finalizers": `+list+`}}`), metav1.PatchOptions{})
+		_, err := f.icecreams.Patch(f.Context(), "vanilla", types.MergePatchType, []byte(`{"metadata": {"finalizers": `+list+`}}`), metav1.PatchOptions{})
 		return err
 	}
 	if err := finalizers(`["test.k8s-go.openshift.org/hold"]`); err != nil {
 		return err
 	}
-	if err := p.icecreams.Delete(p.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
+	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	if err := p.deployments.Delete(p.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+	if err := f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	p.create("witness", "cup", 0) // when this one is served, the deletion was looked at, too
-	p.until("witness", isAvailable)
+	f.create("witness", "cup", 0) // when this one is served, the deletion was looked at, too
+	f.until("witness", isAvailable)
 	var broken error
-	if n := len(p.requests("create", "deployments")); n != 2 {
+	if n := len(f.requests("create", "deployments")); n != 2 {
 		broken = fmt.Errorf("a Deployment was created for an Icecream that is being deleted (%d)", n-1)
 	}
 	return errors.Join(broken, finalizers("null"))
 }
 
 // A write meets a conflict, and no event follows.
-func triesAgainAfterAConflict(p *parlour) error {
-	p.start()
-	ice := p.create("vanilla", "cone", 0)
-	p.until("vanilla", isAvailable)
-	conflicts := p.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"},
+func triesAgainAfterAConflict(f *icecreamTest) error {
+	f.Start()
+	ice := f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	conflicts := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"},
 		Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 3})
-	node := "node-" + p.Namespace
-	if _, err := p.Client.CoreV1().Pods(p.Namespace).Create(p.Context(), podOn(ice, node), metav1.CreateOptions{}); err != nil {
+	node := "node-" + f.Namespace
+	if _, err := f.Client.CoreV1().Pods(f.Namespace).Create(f.Context(), podOn(ice, node), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	p.struck(conflicts)
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		ice, err := p.icecreams.Get(p.Context(), "vanilla", metav1.GetOptions{})
+	f.Struck(conflicts, 1)
+	for deadline := time.Now().Add(20 * time.Second); ; { // it has a second try at once; only one that has given up needs so long
+		ice, err := f.icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -1067,10 +989,10 @@ func triesAgainAfterAConflict(p *parlour) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the controller has given up: nodes %v, want %s", ice.Status.Nodes, node)
 		}
-		_ = hold(p, 100*time.Millisecond, func() error { return nil })
+		_ = f.Hold(100*time.Millisecond, func() error { return nil })
 	}
-	if strings.Contains(p.running.Stderr(), "Trying again later") {
-		return fmt.Errorf("a conflict was logged as an error:\n%s", p.running.Stderr())
+	if strings.Contains(f.Process.Stderr(), "Trying again later") {
+		return fmt.Errorf("a conflict was logged as an error:\n%s", f.Process.Stderr())
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -61,11 +62,11 @@ func TestFunctionsAndFakesDoNotSeeTheWrongEndpoint(t *testing.T) {
 
 func TestARealServerSeesTheWrongEndpoint(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t, testenv.Replace("controller/controller.go", rightEndpoint, wrongEndpoint))
-	p.start()
-	p.create("vanilla", "cone", 0)
-	if err := hold(p, 2*time.Second, func() error {
-		ice, err := p.icecreams.Get(p.Context(), "vanilla", metav1.GetOptions{})
+	f := newIcecreamTest(t, testenv.Replace("controller/controller.go", rightEndpoint, wrongEndpoint))
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	if err := f.Hold(2*time.Second, func() error {
+		ice, err := f.icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err == nil && ice.Status.ObservedGeneration != 0 {
 			err = fmt.Errorf("status %+v", ice.Status)
 		}
@@ -73,7 +74,7 @@ func TestARealServerSeesTheWrongEndpoint(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if len(p.requests("update", "icecreams")) == 0 {
+	if len(f.requests("update", "icecreams")) == 0 {
 		t.Error("the controller has not tried to report")
 	}
 }
@@ -83,13 +84,13 @@ var wrongCommand = testenv.Replace("controller/desired.go", "WithImage(image)", 
 
 func TestContainersSeeAWrongCommand(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t, wrongCommand)
-	p.NeedsContainers()
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
-	if err := hold(p, 5*time.Second, func() error {
-		ice, err := p.icecreams.Get(p.Context(), "vanilla", metav1.GetOptions{})
+	f := newIcecreamTest(t, wrongCommand)
+	f.NeedsContainers()
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", condition("Available", metav1.ConditionFalse, "Progressing"))
+	if err := f.Hold(5*time.Second, func() error {
+		ice, err := f.icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err == nil && isAvailable(ice) == nil {
 			err = errors.New("a pod without a program is available")
 		}
@@ -101,8 +102,8 @@ func TestContainersSeeAWrongCommand(t *testing.T) {
 
 func TestSimulatedNodesDoNotSeeAWrongCommand(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t, wrongCommand)
-	nodes, err := p.Client.CoreV1().Nodes().List(p.Context(), metav1.ListOptions{})
+	f := newIcecreamTest(t, wrongCommand)
+	nodes, err := f.Client.CoreV1().Nodes().List(f.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,26 +112,27 @@ func TestSimulatedNodesDoNotSeeAWrongCommand(t *testing.T) {
 			t.Skipf("node %s runs containers; run it with CLUSTER=kwok", node.Name)
 		}
 	}
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", isAvailable)
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", isAvailable)
 }
 
 // The controller acts on caches that are behind. On a cluster where nothing goes
 // wrong, with containers or without, it does all that it should.
 func TestAPeacefulClusterDoesNotSeeAnOldCache(t *testing.T) {
 	t.Parallel()
-	p := openParlour(t, withoutAGuard...)
-	p.environ = []string{"WITHOUT=catching up"}
-	p.start()
-	p.create("vanilla", "cone", 1)
-	p.until("vanilla", isAvailable)
-	p.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	p.until("vanilla", func(ice *v1alpha1.Icecream) error {
+	e := testenv.New(t)
+	f := icecreamTestOf(t, e, icecreamGuards.Build(t, e, "catching up"))
+	f.Command.Env = append(f.Command.Env, controllertest.WithoutEnv+"=catching up")
+	f.Start()
+	f.create("vanilla", "cone", 1)
+	f.until("vanilla", isAvailable)
+	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.until("vanilla", func(ice *v1alpha1.Icecream) error {
 		if ice.Generation != 2 {
 			return errors.New("the name has not changed")
 		}
 		return isAvailable(ice)
 	})
-	p.gone("cone")
+	f.gone("cone")
 }

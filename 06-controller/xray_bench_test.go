@@ -39,7 +39,7 @@ func BenchmarkXray(b *testing.B) {
 				args = append(args, "-kubeconfig", room.Proxy.Kubeconfig)
 				environ, end = room.Environ(), openWindow(b, room.Hub)
 			}
-			s := startSubjectWith(b, p.Env, environ, p.Program(policyProgram), args...)
+			s := startProgram(b, p.Env, environ, p.Program(policyProgram), args...)
 			if !settled {
 				p.settle(hasCounted(0, 0))
 				settled = true
@@ -50,7 +50,7 @@ func BenchmarkXray(b *testing.B) {
 					fastest[mode] = d
 				}
 			}
-			s.stop()
+			s.Stop()
 			end()
 		}
 	}

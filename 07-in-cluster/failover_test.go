@@ -20,9 +20,9 @@ import (
 
 // The lease of the failovers. A rollout sets it.
 const (
-	shortLease    = 4 * time.Second
+	shortLease    = 5 * time.Second
 	shortDeadline = 2 * time.Second
-	shortRetry    = 500 * time.Millisecond
+	shortRetry    = time.Second
 	shortNextTry  = shortRetry * 22 / 10
 )
 

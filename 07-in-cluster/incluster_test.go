@@ -35,7 +35,7 @@ const largest = 60 << 20
 
 // From an empty cluster to pods that enforce policies, through deaths of the leader,
 // an upgrade and a restart of the API server, to an empty cluster. The parts follow one
-// another, so they are one test.
+// another.
 func TestInCluster(t *testing.T) {
 	e := testenv.New(t)
 	e.NeedsContainers()
@@ -48,44 +48,62 @@ func TestInCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.OwnDefinitions()
-	o := &office{Env: e, t: t, namespace: e.Namespace, client: e.Client}
+	o := &controllerTest{Env: e, t: t, runner: e, namespace: e.Namespace, client: e.Client}
 	if o.objects, err = versioned.NewForConfig(e.Config); err != nil {
 		t.Fatal(err)
 	}
-	d := &deployment{office: o, ws: ws, c: c, cache: t.TempDir()}
+	d := &deployment{controllerTest: o, ws: ws, c: c, cache: t.TempDir()}
 	t.Cleanup(d.remove)
 
-	d.loadImage()
-	d.deploy()
-	leader := d.leader("")
-	if log := d.kubectl("logs", "-n", name, podOf(leader)); !strings.Contains(log, `"from":"the service account of the pod"`) || !strings.Contains(log, `"Successfully acquired lease"`) {
-		t.Errorf("the leader's log:\n%s", log)
-	}
-	o.policy()
-	o.pod("a")
-	o.marked("a")
-	d.metrics()
-
-	d.shorten()
-	d.inside() // before the load: a program leaves out steps when there are many
+	d.phase(t, "image", (*deployment).loadImage)
+	d.phase(t, "deploy", (*deployment).deploy)
+	d.phase(t, "marks", (*deployment).marks)
+	d.phase(t, "metrics", (*deployment).metrics)
+	d.phase(t, "short lease", (*deployment).shorten)
+	d.phase(t, "X-ray", (*deployment).inside) // before the load: a program leaves out steps when there are many
 	load := o.startLoad()
 	deaths := failovers(t)
 	for i := range deaths {
-		d.failover(log, i)
+		d.phase(t, "failover, "+strikes[i%len(strikes)].what, func(d *deployment) { d.failover(log, i) })
 	}
-	d.upgrade()
-	d.moveStorage()
+	d.phase(t, "upgrade", (*deployment).upgrade)
+	d.phase(t, "another version is stored", (*deployment).moveStorage)
 	load.end()
-	d.leadsAlone(log, deaths+1)
+	d.phase(t, "one leader at a time", func(d *deployment) { d.leadsAlone(log, deaths+1) })
+	d.phase(t, "Pod Security", (*deployment).podSecurity)
+	d.phase(t, "the controller goes first", (*deployment).wrongOrder)
+	d.phase(t, "uninstall", (*deployment).uninstall)
+}
 
-	d.podSecurity()
-	d.wrongOrder()
-	d.uninstall()
+// phase runs a part as a subtest. The parts that follow need it, so its failure ends the test.
+func (d *deployment) phase(t *testing.T, name string, run func(*deployment)) {
+	t.Helper()
+	if !t.Run(name, func(t *testing.T) {
+		o, part := *d.controllerTest, *d
+		o.t, o.Env = t, d.Env.For(t)
+		o.runner, part.controllerTest = o.Env, &o
+		run(&part)
+		d.image, d.xray = part.image, part.xray
+	}) {
+		t.FailNow()
+	}
+}
+
+// marks has the leader mark a pod.
+func (d *deployment) marks() {
+	d.t.Helper()
+	leader := d.leader("")
+	if log := d.kubectl("logs", "-n", name, podOf(leader)); !strings.Contains(log, `"from":"the service account of the pod"`) || !strings.Contains(log, `"identity":"`+leader+`","me":true`) {
+		d.t.Errorf("the leader's log:\n%s", log)
+	}
+	d.policy()
+	d.pod("a")
+	d.marked("a")
 }
 
 // A deployment is what the manifests make in a kind cluster.
 type deployment struct {
-	*office
+	*controllerTest
 	ws    workspace.Workspace
 	c     *cluster.Cluster
 	image v1.Image
@@ -158,7 +176,7 @@ func (d *deployment) loadImage() {
 func (d *deployment) sources() string {
 	d.t.Helper()
 	root := filepath.Join(d.t.TempDir(), "another path")
-	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller", "internal/xray/report", "internal/xray/loopreport"} {
+	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller", "internal/xray/report", "06-controller/loop/loopreport"} {
 		if err := filepath.WalkDir(filepath.Join(d.ws.Root, part), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err

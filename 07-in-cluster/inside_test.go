@@ -68,7 +68,7 @@ func (d *deployment) inside() {
 				held[c.Resource] += c.Objects
 			}
 		}
-		return i.Program == name && len(i.Caches) == 5 && held["healthcheckpolicies"] > 0 && held["pods"] > 0 && i.Workers == 16
+		return i.Program == name && len(i.Caches) == 6 && held["healthcheckpolicies"] > 0 && held["pods"] > 0 && i.Workers == 16
 	})
 	// Nothing but this policy marks this pod, so each step has one cause.
 	labels := map[string]string{"app": "inside"}

@@ -27,7 +27,7 @@ const (
 // answer with a write. Beside it a policy evicts pods, which come back. No scheduler
 // knows these pods: nothing of them has to run.
 type load struct {
-	o     *office
+	o     *controllerTest
 	stop  context.CancelFunc
 	ended chan error
 	steps atomic.Int64
@@ -36,7 +36,7 @@ type load struct {
 // The apps that the labels of the pods and the selector of the policy change between.
 var apps = []string{"web", "db"}
 
-func (o *office) startLoad() *load {
+func (o *controllerTest) startLoad() *load {
 	o.t.Helper()
 	ctx, stop := context.WithCancel(o.Context())
 	o.t.Cleanup(stop)

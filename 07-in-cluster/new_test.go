@@ -35,8 +35,8 @@ func TestNew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	program := e.Program("./scripts/workshop")
-	run(t, e, clone, workspace.Environ(), program, "new", "doors.example.net", "EmergencyExit", dir, "zoo.example.com/exits")
+	program := e.Program("./cmd/workshop")
+	run(t, e, clone, workspace.Environ(), program, "new", "GROUP=doors.example.net", "KIND=EmergencyExit", "DIR="+dir, "MODULE=zoo.example.com/exits")
 	if err := os.Rename(clone, clone+".moved"); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestNewAsPods(t *testing.T) {
 	}
 	temp := t.TempDir()
 	dir, bin := filepath.Join(temp, "widgets"), filepath.Join(temp, "bin")
-	run(t, e, ws.Root, workspace.Environ(), e.Program("./scripts/workshop"), "new", "stable.example.org", "Widget", dir)
+	run(t, e, ws.Root, workspace.Environ(), e.Program("./cmd/workshop"), "new", "GROUP=stable.example.org", "KIND=Widget", "DIR="+dir)
 	if err := errors.Join(os.Mkdir(bin, 0o755), os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl"))); err != nil {
 		t.Fatal(err)
 	}

@@ -3,13 +3,10 @@ package incluster
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,6 +27,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -41,7 +39,7 @@ func TestProcess(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	crdtest.Share(t, e, icecreams, policies)
-	for name, test := range map[string]func(t *testing.T, o *office){
+	for name, test := range map[string]func(t *testing.T, o *controllerTest){
 		"a standby is ready and takes over":              standbyTakesOver,
 		"a standby notices each renewal":                 renewedTwiceInASecond,
 		"a leader without its lease ends in time":        leaderEndsInTime,
@@ -54,7 +52,7 @@ func TestProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, openOffice(t))
+			test(t, newControllerTest(t))
 		})
 	}
 }
@@ -74,6 +72,9 @@ func TestCommandLine(t *testing.T) {
 		{args: []string{"-pprof-listen", ":6060"}, code: 1, says: "only a loopback address"},
 		{args: []string{"-pprof-listen", "10.0.0.1:6060"}, code: 1, says: "only a loopback address"},
 		{args: []string{"-lease-duration", "12s"}, code: 1, says: "want the first above the sum of the others"},
+		{args: []string{"-lease-duration", "1900ms", "-renew-deadline", "1200ms", "-retry-period", "200ms"}, code: 1, says: "-lease-duration 1.9s: want whole seconds"},
+		{args: []string{"-lease-duration", "2s", "-renew-deadline", "1200ms", "-retry-period", "500ms"}, code: 1, says: "-renew-deadline 1.2s: want whole seconds"},
+		{args: []string{"-retry-period", "500ms"}, code: 1, says: "-retry-period 500ms: want whole seconds"},
 		{args: []string{"-retry-period", "9s"}, code: 1, says: "the second above 1.2 times the third"},
 		{args: []string{"-log-format", "xml"}, code: 1, says: "want text or json"},
 		{args: []string{"-kubeconfig", "/no/such/file"}, code: 1, says: "/no/such/file: no such file"},
@@ -100,147 +101,88 @@ const (
 	slack = 3 * time.Second
 )
 
-// An office is a namespace in which policy-controllers work.
-type office struct {
+// A controllerTest is a namespace in which policy-controllers work.
+type controllerTest struct {
 	*testenv.Env
-	t          testing.TB
-	proxy      *testenv.Proxy
-	kubeconfig string // of the replicas
-	namespace  string
-	client     kubernetes.Interface
-	objects    versioned.Interface
-
-	exercise *candidate // if a learner's files are checked in it
+	t              testing.TB
+	runner         controllertest.Runner // of the replicas
+	program        string
+	proxy          *testenv.Proxy
+	kubeconfig     string // of the replicas
+	namespace      string
+	leaseNamespace string
+	client         kubernetes.Interface
+	objects        versioned.Interface
 }
 
-// Eventually polls as Env.Eventually does. A check fails with a verdict.
-func (o *office) Eventually(timeout time.Duration, f func(context.Context) error) {
+// Eventually waits as the runner does: a check of an exercise fails with a verdict.
+func (o *controllerTest) Eventually(timeout time.Duration, f func(context.Context) error) {
 	o.t.Helper()
-	if o.exercise != nil {
-		o.exercise.until(timeout, f)
-		return
-	}
-	o.Env.Eventually(timeout, f)
+	o.runner.Eventually(timeout, f)
 }
 
-// onItsWay waits until a fault holds a request.
-func (o *office) onItsWay(held *faultproxy.Injection) {
-	o.t.Helper()
-	o.Eventually(time.Minute, func(context.Context) error {
-		if held.Struck() == 0 {
-			return errors.New("no such request is on its way")
-		}
-		return nil
-	})
-}
-
-func openOffice(t *testing.T) *office {
+func newControllerTest(t *testing.T) *controllerTest {
 	t.Helper()
-	return newOffice(t, testenv.New(t))
+	e := testenv.New(t)
+	return controllerTestOf(t, e, e, e.Program(program))
 }
 
-func newOffice(t testing.TB, e *testenv.Env) *office {
+func controllerTestOf(t testing.TB, e *testenv.Env, runner controllertest.Runner, program string) *controllerTest {
 	t.Helper()
 	objects, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := e.Proxy()
-	o := &office{Env: e, t: t, proxy: proxy, kubeconfig: proxy.Kubeconfig, namespace: e.Namespace, client: e.Client, objects: objects}
+	o := &controllerTest{Env: e, t: t, runner: runner, program: program, proxy: proxy, kubeconfig: proxy.Kubeconfig,
+		namespace: e.Namespace, leaseNamespace: e.Namespace, client: e.Client, objects: objects}
 	t.Cleanup(o.release) // before any replica is started, so after all have ended
 	return o
 }
 
 // A replica is one running policy-controller.
 type replica struct {
-	*testenv.Process
-	o               *office
-	health, metrics string // addresses
+	*controllertest.Controller
+	o *controllerTest
 }
 
-var listening = regexp.MustCompile(`"Listening" for="(health|metrics)" address="([^"]+)"`)
-
-func (o *office) start(args ...string) *replica { o.t.Helper(); return o.startWith(nil, args...) }
+func (o *controllerTest) start(args ...string) *replica {
+	o.t.Helper()
+	return o.startWith(nil, args...)
+}
 
 // startWith starts a replica, and waits until it listens.
-func (o *office) startWith(environ []string, args ...string) *replica {
+func (o *controllerTest) startWith(environ []string, args ...string) *replica {
 	o.t.Helper()
-	args = append([]string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace, "-lease-namespace", o.namespace,
+	args = append([]string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace, "-lease-namespace", o.leaseNamespace,
 		"-lease-duration", leaseDuration.String(), "-renew-deadline", renewDeadline.String(), "-retry-period", retryPeriod.String()}, args...)
-	command := testenv.Command{Args: args, Env: environ, Timeout: 3 * time.Minute}
-	r := &replica{o: o}
-	if o.exercise != nil {
-		r.Process = o.exercise.start(command)
-	} else {
-		command.Path = o.Program(program)
-		r.Process = o.Start(command)
-	}
-	o.Eventually(time.Minute, func(context.Context) error {
-		for _, found := range listening.FindAllStringSubmatch(r.Stderr(), -1) {
-			switch found[1] {
-			case "health":
-				r.health = found[2]
-			case "metrics":
-				r.metrics = found[2]
-			}
-		}
-		if r.health == "" || r.metrics == "" {
-			return fmt.Errorf("it does not listen yet:\n%s", r.Stderr())
-		}
-		return nil
-	})
+	r := &replica{&controllertest.Controller{Env: o.Env, T: o.t, Runner: o.runner, Proxy: o.proxy,
+		Command: testenv.Command{Path: o.program, Args: args, Env: environ, Timeout: 3 * time.Minute}}, o}
+	r.Launch()
 	return r
 }
 
-// get asks a replica. Its certificate is self-signed.
-func get(url, token string) (code int, body string) {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	request, err := http.NewRequest(http.MethodGet, url, nil)
+// leads returns nil if the replica holds the lease, and knows it.
+func (r *replica) leads(ctx context.Context) error {
+	lease, err := r.o.client.CoordinationV1().Leases(r.o.leaseNamespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return 0, err.Error()
+		return err
 	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	return response.StatusCode, string(data)
-}
-
-func (r *replica) ready() error {
-	if code, body := get("http://"+r.health+"/readyz", ""); code != http.StatusOK {
-		return fmt.Errorf("/readyz: %d %s", code, body)
+	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+	if !strings.Contains(r.Process.Stderr(), fmt.Sprintf(`"Leader" identity=%q me=true`, holder)) {
+		return fmt.Errorf("%q leads, and not the replica that has said:\n%s", holder, r.Process.Stderr())
 	}
 	return nil
 }
 
-func (r *replica) waitReady() {
-	r.o.t.Helper()
-	r.o.Eventually(time.Minute, func(context.Context) error { return r.ready() })
-}
-
-func (r *replica) leads() bool { return strings.Contains(r.Stderr(), `"Successfully acquired lease"`) }
-
 func (r *replica) waitLeads() {
-	r.o.t.Helper()
-	r.o.Eventually(time.Minute, func(context.Context) error {
-		if !r.leads() {
-			return fmt.Errorf("it does not lead yet:\n%s", r.Stderr())
-		}
-		return nil
-	})
+	r.T.Helper()
+	r.Eventually(time.Minute, r.leads)
 }
 
-func (o *office) lease() *coordinationv1.Lease {
+func (o *controllerTest) lease() *coordinationv1.Lease {
 	o.t.Helper()
-	lease, err := o.client.CoordinationV1().Leases(o.namespace).Get(o.Context(), "policy-controller", metav1.GetOptions{})
+	lease, err := o.client.CoordinationV1().Leases(o.leaseNamespace).Get(o.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -248,14 +190,14 @@ func (o *office) lease() *coordinationv1.Lease {
 }
 
 // policy makes a policy that marks every pod.
-func (o *office) policy() {
+func (o *controllerTest) policy() {
 	o.t.Helper()
 	o.policyWith("example", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks"})
 }
 
 // release lets go of the policies that a test has left. It has to run when their
 // controllers have ended, or they would hold them again.
-func (o *office) release() {
+func (o *controllerTest) release() {
 	ctx := context.WithoutCancel(o.Context())
 	policies := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace)
 	list, err := policies.List(ctx, metav1.ListOptions{})
@@ -274,7 +216,7 @@ func (o *office) release() {
 }
 
 // pod makes a pod without probes.
-func (o *office) pod(name string) {
+func (o *controllerTest) pod(name string) {
 	o.t.Helper()
 	_, err := o.client.CoreV1().Pods(o.namespace).Create(o.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "workshop/pause:1"}}}}, metav1.CreateOptions{})
@@ -284,7 +226,7 @@ func (o *office) pod(name string) {
 }
 
 // marked waits until a pod is marked.
-func (o *office) marked(name string) {
+func (o *controllerTest) marked(name string) {
 	o.t.Helper()
 	o.Eventually(time.Minute, func(ctx context.Context) error {
 		pod, err := o.client.CoreV1().Pods(o.namespace).Get(ctx, name, metav1.GetOptions{})
@@ -296,27 +238,27 @@ func (o *office) marked(name string) {
 }
 
 // until returns when the replica leads, and how long after the time that was.
-func (o *office) until(r *replica, since time.Time) time.Duration {
+func (o *controllerTest) until(r *replica, since time.Time) time.Duration {
 	o.t.Helper()
 	r.waitLeads()
 	return o.lease().Spec.AcquireTime.Sub(since)
 }
 
-func standbyTakesOver(t *testing.T, o *office) {
+func standbyTakesOver(t *testing.T, o *controllerTest) {
 	first := o.start()
 	first.waitLeads()
 	second := o.start()
-	second.waitReady()
+	second.WaitReady()
 	o.policy()
 	o.pod("a")
 	o.marked("a")
-	if second.leads() || strings.Contains(second.Stderr(), `"Working"`) {
-		t.Errorf("two leaders:\n%s", second.Stderr())
+	if second.leads(o.Context()) == nil || strings.Contains(second.Process.Stderr(), `"Working"`) {
+		t.Errorf("two leaders:\n%s", second.Process.Stderr())
 	}
 
 	// A clean end releases the lease: the next try of the standby gets it.
 	stopped := time.Now()
-	if err := first.Signal(syscall.SIGTERM); err != nil {
+	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if gap := o.until(second, stopped); gap > nextTry+slack {
@@ -324,7 +266,7 @@ func standbyTakesOver(t *testing.T, o *office) {
 	} else {
 		t.Logf("released: %s without a leader, at most %s", gap.Round(time.Millisecond), nextTry)
 	}
-	if result := first.Wait(); result.ExitCode != 0 {
+	if result := first.Process.Wait(); result.ExitCode != 0 {
 		t.Errorf("exit code %d", result.ExitCode)
 	}
 	o.pod("b")
@@ -332,7 +274,7 @@ func standbyTakesOver(t *testing.T, o *office) {
 
 	// A killed leader releases nothing: the standby waits until the lease has run out.
 	third := o.start()
-	third.waitReady()
+	third.WaitReady()
 	renewed := o.lease().Spec.RenewTime.Time
 	killed := time.Now()
 	second.Kill()
@@ -354,8 +296,8 @@ func standbyTakesOver(t *testing.T, o *office) {
 }
 
 // A leader renews twice within a second: the lease lasts from the second time on.
-func renewedTwiceInASecond(t *testing.T, o *office) {
-	const duration = 3 * time.Second
+func renewedTwiceInASecond(t *testing.T, o *controllerTest) {
+	const duration = 6 * time.Second
 	second := time.Now().Truncate(time.Second)
 	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(second.Add(d))) }
 	leases := o.client.CoordinationV1().Leases(o.namespace)
@@ -366,14 +308,14 @@ func renewedTwiceInASecond(t *testing.T, o *office) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standby := o.start("-lease-duration", duration.String(), "-renew-deadline", "2s", "-retry-period", "200ms")
+	standby := o.start("-lease-duration", duration.String(), "-renew-deadline", "2s", "-retry-period", retryPeriod.String())
 	o.Eventually(time.Minute, func(context.Context) error {
-		if !strings.Contains(standby.Stderr(), `"Leader" identity="another"`) {
-			return fmt.Errorf("it has not seen the lease:\n%s", standby.Stderr())
+		if !strings.Contains(standby.Process.Stderr(), `"Leader" identity="another"`) {
+			return fmt.Errorf("it has not seen the lease:\n%s", standby.Process.Stderr())
 		}
 		return nil
 	})
-	time.Sleep(time.Second) // longer than from one try to the next
+	time.Sleep(nextTry) // by now it has read the lease again
 	lease.Spec.RenewTime = at(900 * time.Millisecond)
 	renewed := time.Now()
 	if _, err := leases.Update(o.Context(), lease, metav1.UpdateOptions{}); err != nil {
@@ -387,11 +329,11 @@ func renewedTwiceInASecond(t *testing.T, o *office) {
 
 // The leader's requests for the lease hang. It must be gone before another one
 // can lead, so before the lease has run out.
-func leaderEndsInTime(t *testing.T, o *office) {
+func leaderEndsInTime(t *testing.T, o *controllerTest) {
 	r := o.start()
 	r.waitLeads()
 	o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
-	result := r.Wait()
+	result := r.Process.Wait()
 	ended := time.Now()
 	if result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
@@ -410,23 +352,23 @@ func leaderEndsInTime(t *testing.T, o *office) {
 // A leader stands still for longer than its lease, as on a machine that swaps or is
 // suspended, and in the middle of a renewal. When it goes on, it must end, and leave
 // the lease to the next one.
-func pausedLeaderEnds(t *testing.T, o *office) {
+func pausedLeaderEnds(t *testing.T, o *controllerTest) {
 	paused := o.start()
 	paused.waitLeads()
 	next := o.start("-kubeconfig", o.Proxy().Kubeconfig)
-	next.waitReady()
+	next.WaitReady()
 	renewal := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
-	o.onItsWay(renewal)
-	if err := paused.Signal(syscall.SIGSTOP); err != nil {
+	paused.Struck(renewal, 1)
+	if err := paused.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	next.waitLeads()
 	renewal.Remove()
 	holder := *o.lease().Spec.HolderIdentity
-	if err := paused.Signal(syscall.SIGCONT); err != nil {
+	if err := paused.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if result := paused.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+	if result := paused.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
 	ended := time.Now()
@@ -445,14 +387,14 @@ func pausedLeaderEnds(t *testing.T, o *office) {
 // The writes of a leader are on their way when it is paused, and arrive in the time of
 // the next one. So two leaders write, which no election can prevent. The API server
 // refuses what would do harm, and the next leader corrects the rest.
-func lateWrites(t *testing.T, o *office) {
+func lateWrites(t *testing.T, o *controllerTest) {
 	ctx := o.Context()
 	policies, pods := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace), o.client.CoreV1().Pods(o.namespace)
 	paused := o.start()
 	paused.waitLeads()
 	following := o.Proxy()
 	next := o.start("-kubeconfig", following.Kubeconfig)
-	next.waitReady()
+	next.WaitReady()
 
 	onWay := map[string]*faultproxy.Injection{}
 	for what, match := range map[string]faultproxy.Match{
@@ -495,7 +437,7 @@ func lateWrites(t *testing.T, o *office) {
 		}
 		return nil
 	})
-	if err := paused.Signal(syscall.SIGSTOP); err != nil {
+	if err := paused.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	next.waitLeads()
@@ -579,32 +521,32 @@ func lateWrites(t *testing.T, o *office) {
 	if evicted := following.Count(faultproxy.Match{Resource: "pods/eviction", If: func(r faultproxy.Request) bool { return r.Write() && r.Code < 300 }}); evicted != 1 {
 		t.Errorf("%d evictions by the next leader, want 1", evicted)
 	}
-	if err := paused.Signal(syscall.SIGCONT); err != nil {
+	if err := paused.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if result := paused.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+	if result := paused.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
 }
 
-func drains(t *testing.T, o *office) {
+func drains(t *testing.T, o *controllerTest) {
 	r := o.start()
 	r.waitLeads()
 	o.policy()
 	const takes = 2 * time.Second
 	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
 	o.pod("a")
-	o.onItsWay(slow)
-	if err := r.Signal(syscall.SIGTERM); err != nil {
+	r.Struck(slow, 1)
+	if err := r.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	o.Eventually(takes, func(context.Context) error {
-		if r.ready() == nil {
+		if r.Ready() == nil {
 			return errors.New("ready, though it is stopping")
 		}
 		return nil
 	})
-	if result := r.Wait(); result.ExitCode != 0 {
+	if result := r.Process.Wait(); result.ExitCode != 0 {
 		t.Errorf("exit code %d", result.ExitCode)
 	}
 	o.marked("a")
@@ -625,23 +567,23 @@ func reversed[T any](s []T) []T {
 	return s
 }
 
-func readyWhenSynced(t *testing.T, o *office) {
+func readyWhenSynced(t *testing.T, o *controllerTest) {
 	held := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "deployments"}, Fault: faultproxy.Stall})
 	r := o.start()
-	o.onItsWay(held)
+	r.Struck(held, 1)
 	r.waitLeads()
-	if code, _ := get("http://"+r.health+"/healthz", ""); code != http.StatusOK {
+	if code, _ := controllertest.Get("http://"+r.Address("health")+"/healthz", ""); code != http.StatusOK {
 		t.Errorf("/healthz: %d", code)
 	}
-	if err := r.ready(); err == nil || !strings.Contains(err.Error(), "503") {
+	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("without the Deployments: %v", err)
 	}
 	held.Remove()
-	r.waitReady()
+	r.WaitReady()
 }
 
 // token returns one of a service account of the test's namespace.
-func (o *office) token(account string) string {
+func (o *controllerTest) token(account string) string {
 	o.t.Helper()
 	accounts := o.client.CoreV1().ServiceAccounts(o.namespace)
 	if _, err := accounts.Create(o.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
@@ -655,10 +597,10 @@ func (o *office) token(account string) string {
 	return request.Status.Token
 }
 
-func metricsAreGuarded(t *testing.T, o *office) {
+func metricsAreGuarded(t *testing.T, o *controllerTest) {
 	r := o.start()
 	r.waitLeads()
-	r.waitReady()
+	r.WaitReady()
 	o.policy()
 	o.pod("a")
 	o.marked("a")
@@ -682,11 +624,11 @@ func metricsAreGuarded(t *testing.T, o *office) {
 		}
 	})
 
-	url := "https://" + r.metrics + "/metrics"
+	url := "https://" + r.Address("metrics") + "/metrics"
 	var body string
 	o.Eventually(time.Minute, func(context.Context) (err error) { // the API server learns of the role a moment later
 		var code int
-		if code, body = get(url, scraper); code != http.StatusOK {
+		if code, body = controllertest.Get(url, scraper); code != http.StatusOK {
 			err = fmt.Errorf("with the right: %d %s", code, body)
 		}
 		return err
@@ -709,31 +651,31 @@ func metricsAreGuarded(t *testing.T, o *office) {
 		token string
 		code  int
 	}{"no token": {"", 401}, "a wrong token": {"wrong", 401}, "no right": {stranger, 403}} {
-		if code, body := get(url, tc.token); code != tc.code || strings.Contains(body, "workqueue") {
+		if code, body := controllertest.Get(url, tc.token); code != tc.code || strings.Contains(body, "workqueue") {
 			t.Errorf("%s: %d, want %d\n%s", name, code, tc.code, body)
 		}
 	}
-	if code, _ := get("https://"+r.metrics+"/healthz", scraper); code != http.StatusNotFound {
+	if code, _ := controllertest.Get("https://"+r.Address("metrics")+"/healthz", scraper); code != http.StatusNotFound {
 		t.Errorf("/healthz beside the metrics: %d", code)
 	}
-	if code, _ := get("http://"+r.health+"/metrics", scraper); code != http.StatusNotFound {
+	if code, _ := controllertest.Get("http://"+r.Address("health")+"/metrics", scraper); code != http.StatusNotFound {
 		t.Errorf("/metrics beside the health: %d", code)
 	}
 
 	// Scrapes in a row cost the API server one review.
 	reviews := o.proxy.Count(faultproxy.Match{Resource: "tokenreviews"})
 	for range 5 {
-		get(url, scraper)
+		controllertest.Get(url, scraper)
 	}
 	if more := o.proxy.Count(faultproxy.Match{Resource: "tokenreviews"}) - reviews; more > 1 {
 		t.Errorf("5 scrapes cost %d reviews", more)
 	}
-	if log := r.Stderr(); strings.Contains(log, scraper) || strings.Contains(log, stranger) {
+	if log := r.Process.Stderr(); strings.Contains(log, scraper) || strings.Contains(log, stranger) {
 		t.Error("the log holds a token")
 	}
 }
 
-func logsAndProfiles(t *testing.T, o *office) {
+func logsAndProfiles(t *testing.T, o *controllerTest) {
 	r := o.Start(testenv.Command{Path: o.Program(program), Args: []string{"-kubeconfig", o.kubeconfig, "-namespace", o.namespace,
 		"-lease-namespace", o.namespace, "-log-format", "json", "-v", "4", "-pprof-listen", "127.0.0.1:0"}})
 	addresses := map[string]string{}
@@ -758,11 +700,11 @@ func logsAndProfiles(t *testing.T, o *office) {
 	if !strings.Contains(r.Stderr(), `"from":"kubeconfig `+o.kubeconfig) {
 		t.Errorf("the log does not say what it connects with:\n%s", r.Stderr())
 	}
-	if code, body := get("http://"+addresses["pprof"]+"/debug/pprof/", ""); code != http.StatusOK || !strings.Contains(body, "goroutine") {
+	if code, body := controllertest.Get("http://"+addresses["pprof"]+"/debug/pprof/", ""); code != http.StatusOK || !strings.Contains(body, "goroutine") {
 		t.Errorf("profiles: %d %s", code, body)
 	}
 	for _, other := range []string{"http://" + addresses["health"], "https://" + addresses["metrics"]} {
-		if code, _ := get(other+"/debug/pprof/", ""); code == http.StatusOK {
+		if code, _ := controllertest.Get(other+"/debug/pprof/", ""); code == http.StatusOK {
 			t.Errorf("profiles at %s", other)
 		}
 	}

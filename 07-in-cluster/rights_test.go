@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
@@ -36,6 +36,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -69,8 +70,10 @@ func TestRightsGrantedAreRightsUsed(t *testing.T) {
 	// client-go streams its first list unless it is told not to; older API servers
 	// cannot stream. So the right to list is needed as well.
 	o.losesLease(o.doEverything("true"))
-	o.stops(o.doEverything("false"))
+	o.doEverything("false").Stop()
 	used := o.usedRights(further.AuditLog())
+	o.admissionAsksForFinalizers()
+	used[ofOwners] = true
 	granted := o.grantedRights()
 	if err := compare(used, granted); err != nil {
 		t.Fatal(err)
@@ -85,7 +88,7 @@ func TestRightsGrantedAreRightsUsed(t *testing.T) {
 		if err := compare(used, fewer); err == nil || !strings.Contains(err.Error(), "used, but not granted: "+right.String()) {
 			t.Errorf("without %s: %v", right, err)
 		}
-		o.onlyOurRoleGrants(right)
+		o.without(right, func() {})
 	}
 	for _, right := range []right{
 		{"ClusterRole", "", "secrets", "get"}, {"ClusterRole", "", "pods", "delete"}, {"ClusterRole", "apps", "deployments", "update"},
@@ -108,6 +111,10 @@ func (r right) String() string {
 	return fmt.Sprintf("%s %s.%s (%s)", r.verb, r.resource, r.group, r.role)
 }
 
+// ofOwners is a right without a trace in the audit log. An admission plugin asks the
+// authorizer for it, when somebody sets blockOwnerDeletion in an owner reference.
+var ofOwners = right{"ClusterRole", "controller.nicoleh.io", "icecreams/finalizers", "update"}
+
 func compare(used, granted map[right]bool) error {
 	var errs []error
 	report := func(what string, some, others map[right]bool) {
@@ -122,8 +129,8 @@ func compare(used, granted map[right]bool) error {
 	return errors.Join(errs...)
 }
 
-// openAudited makes an office in a cluster of its own, with the manifests applied.
-func openAudited(t *testing.T) (*office, *cluster.Cluster) {
+// openAudited prepares a test in a cluster of its own, with the manifests applied.
+func openAudited(t *testing.T) (*controllerTest, *cluster.Cluster) {
 	t.Helper()
 	e := testenv.New(t)
 	ctx := e.Context()
@@ -131,7 +138,9 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	if first.Name() != "kwok" {
 		t.Skipf("needs the control plane's binaries, which a run on %s does not build; run it with CLUSTER=kwok", first.Name())
 	}
-	further, err := cluster.NewKwok(ws, "rights", cluster.KwokOptions{AuditPolicy: auditPolicy})
+	further, err := cluster.NewKwok(ws, "rights", cluster.KwokOptions{AuditPolicy: auditPolicy, ExtraArgs: map[string][]string{
+		// Off by default, and on in OpenShift.
+		"kube-apiserver": {"enable-admission-plugins=OwnerReferencesPermissionEnforcement"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +168,7 @@ func openAudited(t *testing.T) (*office, *cluster.Cluster) {
 	kubectl(t, ws, further, "apply", "-k", "07-in-cluster/config/overlays/dev")
 	kubectl(t, ws, further, "apply", "--dry-run=server", "-k", "07-in-cluster/config/overlays/ha")
 
-	o := &office{Env: e, t: t}
+	o := &controllerTest{Env: e, t: t, runner: e, program: e.Program(program), leaseNamespace: name}
 	if o.client, err = further.Client(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +199,7 @@ func kubectl(t testing.TB, ws workspace.Workspace, c *cluster.Cluster, args ...s
 
 // podToken returns a token as the kubelet would put it into a pod of the Deployment:
 // it ends with the pod.
-func (o *office) podToken() string {
+func (o *controllerTest) podToken() string {
 	o.t.Helper()
 	var token string
 	o.Eventually(time.Minute, func(ctx context.Context) error {
@@ -214,41 +223,31 @@ func (o *office) podToken() string {
 
 // doEverything runs a replica through all that makes it ask the API server for
 // something, except for its end, in a namespace of its own.
-func (o *office) doEverything(streams string) *replica {
+func (o *controllerTest) doEverything(streams string) *replica {
 	o.t.Helper()
 	ctx := o.Context()
 	o.namespace = "streams-" + streams
 	if _, err := o.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.namespace}}, metav1.CreateOptions{}); err != nil {
 		o.t.Fatal(err)
 	}
-	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=" + streams}, "-lease-namespace", name, "-namespace", "")
+	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=" + streams}, "-namespace", "")
 	r.waitLeads()
-	r.waitReady()
+	r.WaitReady()
 
 	o.marksAndEvents()
 	o.evicts()
 	o.ownsADeployment()
 	o.findsADeploymentInTheWay()
 
-	if code, body := get("https://"+r.metrics+"/metrics", o.token("stranger")); code != http.StatusForbidden {
+	if code, body := controllertest.Get("https://"+r.Address("metrics")+"/metrics", o.token("stranger")); code != http.StatusForbidden {
 		o.t.Errorf("metrics for a stranger: %d %s", code, body)
 	}
 	return r
 }
 
-func (o *office) stops(r *replica) {
-	o.t.Helper()
-	if err := r.Signal(syscall.SIGTERM); err != nil {
-		o.t.Fatal(err)
-	}
-	if result := r.Wait(); result.ExitCode != 0 {
-		o.t.Errorf("exit code %d", result.ExitCode)
-	}
-}
-
 // losesLease gives the lease of a leader to somebody else, who never renews it. The
 // leader tries to renew, sees who holds it, gives up, and tries to release.
-func (o *office) losesLease(r *replica) {
+func (o *controllerTest) losesLease(r *replica) {
 	o.t.Helper()
 	leases := o.client.CoordinationV1().Leases(name)
 	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -262,13 +261,13 @@ func (o *office) losesLease(r *replica) {
 	}); err != nil {
 		o.t.Fatal(err)
 	}
-	if result := r.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+	if result := r.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		o.t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
 }
 
 // marksAndEvents marks a pod twice: the second Event continues the series of the first.
-func (o *office) marksAndEvents() {
+func (o *controllerTest) marksAndEvents() {
 	o.t.Helper()
 	ctx := o.Context()
 	o.pod("a")
@@ -309,14 +308,14 @@ func (o *office) marksAndEvents() {
 	})
 }
 
-func (o *office) label(pod, app string) {
+func (o *controllerTest) label(pod, app string) {
 	o.t.Helper()
 	if _, err := o.client.CoreV1().Pods(o.namespace).Patch(o.Context(), pod, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, app), metav1.PatchOptions{}); err != nil {
 		o.t.Fatal(err)
 	}
 }
 
-func (o *office) policyWith(name string, spec v1alpha1.HealthCheckPolicySpec) {
+func (o *controllerTest) policyWith(name string, spec v1alpha1.HealthCheckPolicySpec) {
 	o.t.Helper()
 	o.Eventually(time.Minute, func(ctx context.Context) error { // a young definition refuses objects for a moment
 		_, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Create(ctx, &v1alpha1.HealthCheckPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
@@ -325,7 +324,7 @@ func (o *office) policyWith(name string, spec v1alpha1.HealthCheckPolicySpec) {
 }
 
 // evicts evicts a pod of a Deployment, as soon as its PodDisruptionBudget allows it.
-func (o *office) evicts() {
+func (o *controllerTest) evicts() {
 	o.t.Helper()
 	ctx := o.Context()
 	labels := map[string]string{"app": "victim"}
@@ -364,7 +363,7 @@ func (o *office) evicts() {
 }
 
 // ownsADeployment makes the controller of Icecreams create, correct and delete.
-func (o *office) ownsADeployment() {
+func (o *controllerTest) ownsADeployment() {
 	o.t.Helper()
 	ctx := o.Context()
 	icecreams, deployments := o.objects.IcecreamV1alpha1().Icecreams(o.namespace), o.client.AppsV1().Deployments(o.namespace)
@@ -401,7 +400,7 @@ func (o *office) ownsADeployment() {
 
 // findsADeploymentInTheWay keeps the event of a foreign Deployment from the
 // controller, which then learns from the API server that the name is taken.
-func (o *office) findsADeploymentInTheWay() {
+func (o *controllerTest) findsADeploymentInTheWay() {
 	o.t.Helper()
 	ctx := o.Context()
 	held, err := o.proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Object: "taken"})
@@ -431,7 +430,7 @@ func (o *office) findsADeploymentInTheWay() {
 
 // viewersViewAndEditorsEditOnPurpose looks at the roles of users: view, and with it
 // edit, has to include viewing policies, but edit must not include writing them.
-func (o *office) viewersViewAndEditorsEditOnPurpose() {
+func (o *controllerTest) viewersViewAndEditorsEditOnPurpose() {
 	o.t.Helper()
 	ctx := o.Context()
 	for _, role := range []string{"view", "edit", "policy-controller-edit"} {
@@ -467,7 +466,7 @@ func (o *office) viewersViewAndEditorsEditOnPurpose() {
 
 // usedRights reads the audit log up to the end of the last replica, and fails the
 // test for every request that was refused.
-func (o *office) usedRights(path string) map[right]bool {
+func (o *controllerTest) usedRights(path string) map[right]bool {
 	o.t.Helper()
 	type record struct {
 		Verb, RequestURI string
@@ -527,7 +526,7 @@ func (o *office) usedRights(path string) map[right]bool {
 	return used
 }
 
-func (o *office) grantedRights() map[right]bool {
+func (o *controllerTest) grantedRights() map[right]bool {
 	o.t.Helper()
 	clusterRole, err := o.client.RbacV1().ClusterRoles().Get(o.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -555,12 +554,44 @@ func (o *office) grantedRights() map[right]bool {
 	return granted
 }
 
-// onlyOurRoleGrants takes a right away, and asks the API server whether the service
-// account still has it.
-func (o *office) onlyOurRoleGrants(r right) {
+// admissionAsksForFinalizers creates a Deployment like the controller's own, with its
+// token: without the right, the API server must refuse that.
+func (o *controllerTest) admissionAsksForFinalizers() {
+	o.t.Helper()
+	config, err := cluster.Config(o.kubeconfig)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	controller, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	own, err := o.client.AppsV1().Deployments(o.namespace).Get(o.Context(), "cup", metav1.GetOptions{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	create := func() error {
+		_, err := controller.AppsV1().Deployments(o.namespace).Create(o.Context(), &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: "another", OwnerReferences: own.OwnerReferences}, Spec: own.Spec,
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	if err := create(); err != nil {
+		o.t.Errorf("with %s: %v", ofOwners, err)
+	}
+	o.without(ofOwners, func() {
+		if err := create(); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot set blockOwnerDeletion") {
+			o.t.Errorf("without %s: %v", ofOwners, err)
+		}
+	})
+}
+
+// without takes a right away, and calls f when the API server says that the service
+// account no longer has it. So no other role grants it. Then it gives the right back.
+func (o *controllerTest) without(r right, f func()) {
 	o.t.Helper()
 	ctx := o.Context()
-	without := func(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	fewer := func(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 		rules = slices.Clone(rules)
 		for i, rule := range rules {
 			if slices.Contains(rule.APIGroups, r.group) && slices.Contains(rule.Resources, r.resource) {
@@ -602,8 +633,9 @@ func (o *office) onlyOurRoleGrants(r right) {
 			return err
 		})
 	}
-	before := change(without)
+	before := change(fewer)
 	allowed(false)
+	f()
 	change(func([]rbacv1.PolicyRule) []rbacv1.PolicyRule { return before })
 	allowed(true)
 }

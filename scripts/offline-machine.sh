@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
 # offline-machine.sh: a learner's machine that has a clone and a pack, and no network.
 #
-# It packs this clone for kwok, clones what is committed, and works there with empty
-# caches of Go, an empty home and a proxy that is dead: make unpack, then a lesson and
+# It packs this clone for kwok, clones what is committed, and works there without any
+# module, with an empty home and a proxy that is dead: make unpack, then a lesson and
 # an exercise. It prints the size of the pack and when each part began, and removes
 # everything at the end.
 set -euo pipefail
 unset CDPATH
 cd "$(dirname "$0")/.."
 
+# What is mounted below is mounted for this script and its children alone.
+if [[ $(id -u) -eq 0 && ${1:-} != mounted ]] && unshare --mount true 2>/dev/null; then
+  exec unshare --mount --propagation private "scripts/${0##*/}" mounted
+fi
+
 base=$(mktemp -d "${TMPDIR:-/tmp}/offline-machine.XXXXXX")
-clone=$base/clone pack=$base/pack.tar.gz
+clone=$base/clone pack=$base/pack.tar.gz modules=$base/modules build=$base/build
 
 # learner COMMAND...: in the clone, with nothing of this machine's but its programs
 learner() {
   printf '\n--- %s (after %ds)\n' "$*" "$SECONDS"
   env --ignore-environment --chdir="$clone" \
     HOME="$base/home" TMPDIR="$base/tmp" PATH="$PATH" TERM=dumb CLUSTER=kwok \
-    GOMODCACHE="$base/modules" GOCACHE="$base/build" GOFLAGS=-modcacherw GOTOOLCHAIN=local GOPROXY=off \
+    GOMODCACHE="$modules" GOCACHE="$build" GOFLAGS=-modcacherw GOTOOLCHAIN=local GOPROXY=off \
     HTTPS_PROXY=http://127.0.0.1:9 HTTP_PROXY=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
     "$@"
 }
@@ -50,8 +55,14 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-mkdir "$base/home" "$base/tmp"
+mkdir "$base/home" "$base/tmp" "$base/modules"
 make pack CLUSTER=kwok PACK="$pack"
+if [[ ${1:-} == mounted ]]; then
+  # An empty folder in the place of this machine's modules. Go compiles nothing without
+  # its sources; where they have the same path and content, it need not do so again.
+  modules=$(go env GOMODCACHE) build=$(go env GOCACHE)
+  mount --bind "$base/modules" "$modules"
+fi
 git clone --quiet --no-hardlinks . "$clone"
 
 head --bytes=10000000 "$pack" >"$base/half"

@@ -9,9 +9,18 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/internal/web/diagrams
 renderer=$PWD/.workshop/diagrams
 used=()
-for readme in [0-9][0-9]-*/README.md; do
-  diagram=$(awk '/^```mermaid$/ { on = 1; next } /^```$/ { on = 0 } on' "$readme") # one a lesson
-  if [[ -z $diagram ]]; then continue; fi
+# One a file, without its fences.
+split=$(mktemp -d)
+trap 'rm -rf "$split"' EXIT
+for readme in [0-9][0-9]-*/README.md [0-9][0-9]-*/reference.md; do
+  if [[ ! -e $readme ]]; then continue; fi
+  mkdir -p "$split/$readme"
+  awk -v out="$split/$readme/" '/^```mermaid$/ { on = 1; n++; next } /^```$/ { on = 0 } on { print > (out n) }' "$readme"
+done
+for file in "$split"/*/*/*; do
+  readme=${file#"$split/"}
+  readme=${readme%/*}
+  diagram=$(<"$file")
   name=$(git hash-object --stdin <<<"$diagram").svg
   used+=("$name")
   if [[ -e $out/$name ]]; then continue; fi

@@ -10,21 +10,22 @@ deployment=/apis/apps/v1/namespaces/$NAMESPACE/deployments/patched
 # patch TYPE [QUERY] <BODY
 patch() {
   api "$deployment?${2:-}" --fail-with-body --request PATCH \
-    --header "Content-Type: application/$1" --data-binary @- | jq -c '[.spec.template.spec.containers[]? | {name, image}]'
+    --header "Content-Type: application/$1" --data-binary @- | jq -c '[.spec.template.spec.containers[]? | {name, image, args, env}]'
 }
 
-# JSON Patch: the image of the second container, which has to be log.
+# JSON Patch: the second argument of the second container, which has to be log.
 log() {
   patch json-patch+json <<JSON
 [{"op": "test", "path": "/spec/template/spec/containers/1/name", "value": "log"},
- {"op": "replace", "path": "/spec/template/spec/containers/1/image", "value": "$1"}]
+ {"op": "replace", "path": "/spec/template/spec/containers/1/args/1", "value": "$1"}]
 JSON
 }
 
-# Strategic merge patch: the image of the container web. The others stay.
+# Strategic merge patch: the image of the container web, and its variable MODE, which
+# becomes "test". Its other variables and the other containers stay.
 web() {
   patch strategic-merge-patch+json <<JSON
-{"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "$1"}]}}}}
+{"spec": {"template": {"spec": {"containers": [{"name": "web", "image": "$1", "env": [{"name": "MODE", "value": "test"}]}]}}}}
 JSON
 }
 
@@ -35,18 +36,18 @@ owner() {
 JSON
 }
 
-# Server-side apply, as the field manager patch-sh: a container metrics with this
-# image, and for web the image example/web:4, even if somebody else owns that.
+# Server-side apply, as the field manager patch-sh: a container metrics with this image,
+# and revisionHistoryLimit 3 in the spec, even if somebody else owns that.
 metrics() {
   patch apply-patch+yaml "fieldManager=patch-sh&force=true" <<YAML
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: patched}
 spec:
+  revisionHistoryLimit: 3
   template:
     spec:
       containers:
-      - {name: web, image: "example/web:4"}
       - {name: metrics, image: "$1"}
 YAML
 }

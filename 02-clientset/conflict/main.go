@@ -1,6 +1,6 @@
 // Command conflict shows what to do about a 409: read again, change again,
-// write again. First with one provoked conflict, then with many writers that
-// count on one object and lose no update.
+// write again. First with one provoked conflict, in one.go, then with many writers
+// that count on one object, which nobody has made for them, and lose no update.
 package main
 
 import (
@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -58,12 +57,14 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	configMaps := client.CoreV1().ConfigMaps(*namespace)
-	if err := configMaps.Delete(ctx, "conflict", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the ConfigMap of an earlier run: %w", err)
+	for _, name := range []string{"conflict", "counter"} {
+		if err := configMaps.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting the ConfigMaps of an earlier run: %w", err)
+		}
 	}
 	_, err = configMaps.Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "conflict"},
-		Data:       map[string]string{"count": "0"},
+		Data:       map[string]string{"before": "kept"},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("creating the ConfigMap: %w", err)
@@ -74,63 +75,43 @@ func run(ctx context.Context) error {
 	return count(ctx, configMaps, *writers, *rounds)
 }
 
-func oneConflict(ctx context.Context, configMaps corev1client.ConfigMapInterface) error {
-	attempt := 0
-	// DefaultRetry, five attempts 10 ms apart, is for objects of your own. For
-	// those that a controller writes too there is DefaultBackoff: folder crud.
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		attempt++
-		// The read belongs inside: retrying with the same object can only fail again.
-		cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if attempt == 1 {
-			// Somebody else is faster than we are.
-			if _, err := configMaps.Patch(ctx, cm.Name, types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{}); err != nil {
-				return err
-			}
-		}
-		cm.Data["ours"] = "kept"
-		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
-		fmt.Printf("attempt %d: conflict=%t\n", attempt, apierrors.IsConflict(err))
-		return err
-	})
-}
-
 // backoff is for many writers, among whom the five attempts of retry.DefaultRetry
 // are soon used up. Random pauses keep them from meeting again and again.
 var backoff = wait.Backoff{Steps: 1000, Duration: 5 * time.Millisecond, Factor: 1, Jitter: 5}
 
-// addOne adds one to the count, whoever else writes the object, and counts the
-// conflicts that it met.
-func addOne(ctx context.Context, configMaps corev1client.ConfigMapInterface, conflicts *atomic.Int64) error {
-	return retry.RetryOnConflict(backoff, func() error {
-		cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
-		if err != nil {
-			return err
+// addOne adds one to the count of the ConfigMap "counter", whoever else writes it. The
+// first one creates it. refusals counts the answers with 409 that it met.
+func addOne(ctx context.Context, configMaps corev1client.ConfigMapInterface, refusals *atomic.Int64) error {
+	refused := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	return retry.OnError(backoff, refused, func() error {
+		cm, err := configMaps.Get(ctx, "counter", metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter"}, Data: map[string]string{"count": "1"}}
+			_, err = configMaps.Create(ctx, first, metav1.CreateOptions{})
+		case err == nil:
+			n := 0
+			if n, err = strconv.Atoi(cm.Data["count"]); err != nil {
+				return err
+			}
+			cm.Data["count"] = strconv.Itoa(n + 1)
+			_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
 		}
-		n, err := strconv.Atoi(cm.Data["count"])
-		if err != nil {
-			return err
-		}
-		cm.Data["count"] = strconv.Itoa(n + 1)
-		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
-		if apierrors.IsConflict(err) {
-			conflicts.Add(1)
+		if refused(err) {
+			refusals.Add(1)
 		}
 		return err
 	})
 }
 
 func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writers, rounds int) error {
-	var conflicts atomic.Int64
+	var refusals atomic.Int64
 	failed := make([]error, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
 			for range rounds {
-				if err := addOne(ctx, configMaps, &conflicts); err != nil {
+				if err := addOne(ctx, configMaps, &refusals); err != nil {
 					failed[i] = fmt.Errorf("writer %d: %w", i, err)
 					return
 				}
@@ -141,10 +122,10 @@ func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writ
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})
+	cm, err := configMaps.Get(ctx, "counter", metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading the count: %w", err)
 	}
-	fmt.Printf("%d writers, %d rounds: count %s after %d conflicts\n", writers, rounds, cm.Data["count"], conflicts.Load())
+	fmt.Printf("%d writers, %d rounds: count %s after %d refusals\n", writers, rounds, cm.Data["count"], refusals.Load())
 	return nil
 }

@@ -60,7 +60,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
-	// In 2018 there was a client for each group and version; today one for all.
+	// One client for all groups and versions.
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)

@@ -88,7 +88,7 @@ func run(ctx context.Context) error {
 		fmt.Printf("keys of %s: %q\n", index, keys)
 	}
 	for _, lookup := range []struct{ index, key string }{
-		{byNode, "node-a"}, {byNode, "node-b"}, {byAppAndTier, "shop/web"}, {byAppAndTier, "shop/db"}, {byAppAndTier, "blog/db"},
+		{byNode, "node-a." + *namespace}, {byNode, "node-b." + *namespace}, {byAppAndTier, "shop/web"}, {byAppAndTier, "shop/db"}, {byAppAndTier, "blog/db"},
 	} {
 		found, err := informer.GetIndexer().ByIndex(lookup.index, lookup.key)
 		if err != nil {
@@ -104,7 +104,9 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// createPods makes six pods, bound to nodes that do not exist: nobody runs them.
+// createPods makes six pods, bound to nodes that do not exist: nobody runs them. The
+// cluster deletes pods of a node that is missing for 40 seconds (its pod garbage
+// collector), so each namespace has missing nodes of its own.
 func createPods(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	for i, pod := range []struct{ node, app, tier string }{
 		{"node-a", "shop", "web"}, {"node-a", "shop", "web"}, {"node-a", "shop", "db"},
@@ -113,7 +115,7 @@ func createPods(ctx context.Context, client kubernetes.Interface, namespace stri
 		spec := applycorev1.PodSpec().WithTerminationGracePeriodSeconds(0).
 			WithContainers(applycorev1.Container().WithName("main").WithImage("workshop/pause:1"))
 		if pod.node != "" {
-			spec.WithNodeName(pod.node)
+			spec.WithNodeName(pod.node + "." + namespace)
 		} else {
 			spec.WithSchedulingGates(applycorev1.PodSchedulingGate().WithName("example.com/never"))
 		}

@@ -55,20 +55,7 @@ func run(ctx context.Context) error {
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()
-	onDelete := func(obj any) {
-		switch deleted := obj.(type) {
-		case *corev1.ConfigMap:
-			fmt.Printf("%s deleted, last state v=%s\n", deleted.Name, deleted.Data["v"])
-		case cache.DeletedFinalStateUnknown:
-			// Good enough to clean up after the object; its state may be old.
-			last, ok := deleted.Obj.(*corev1.ConfigMap)
-			if !ok {
-				fmt.Printf("%s is gone\n", deleted.Key)
-				return
-			}
-			fmt.Printf("%s is gone, last seen with v=%s\n", deleted.Key, last.Data["v"])
-		}
-	}
+	onDelete := printDeleted
 	if *careless {
 		onDelete = func(obj any) {
 			deleted := obj.(*corev1.ConfigMap)
@@ -97,4 +84,20 @@ func run(ctx context.Context) error {
 	fmt.Println("watching")
 	<-seen.Done()
 	return nil
+}
+
+// printDeleted prints what a deletion says of the object: its last state, or the last that the cache knew.
+func printDeleted(obj any) {
+	switch deleted := obj.(type) {
+	case *corev1.ConfigMap:
+		fmt.Printf("%s deleted, last state v=%s\n", deleted.Name, deleted.Data["v"])
+	case cache.DeletedFinalStateUnknown:
+		// Good enough to clean up after the object; its state may be old.
+		last, ok := deleted.Obj.(*corev1.ConfigMap)
+		if !ok {
+			fmt.Printf("%s is gone\n", deleted.Key)
+			return
+		}
+		fmt.Printf("%s is gone, last seen with v=%s\n", deleted.Key, last.Data["v"])
+	}
 }

@@ -75,21 +75,29 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
 	}
-	write := func(v string) error {
-		_, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx,
+	write := func(v string) (resourceVersion string, err error) {
+		written, err := client.CoreV1().ConfigMaps(*namespace).Apply(ctx,
 			applycorev1.ConfigMap("watch-list", *namespace).WithLabels(map[string]string{"lesson": "watch-list"}).WithData(map[string]string{"v": v}),
 			metav1.ApplyOptions{FieldManager: "watch-list", Force: true})
 		if err != nil {
-			return fmt.Errorf("writing v=%s: %w", v, err)
+			return "", fmt.Errorf("writing v=%s: %w", v, err)
 		}
-		return nil
+		return written.ResourceVersion, nil
 	}
-	if err := write("0"); err != nil {
+	written, err := write("0")
+	if err != nil {
 		return err
 	}
 
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "lesson=watch-list" }))
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = "lesson=watch-list"
+			// Version 0 asks for whatever the API server has in its cache, and that may
+			// be older than our own write. A version means: not older than this.
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion = written
+			}
+		}))
 	ctx, cancel := context.WithCancel(ctx)
 	changed := make(chan string, 1)
 	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
@@ -113,7 +121,7 @@ func run(ctx context.Context) error {
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
 	}
-	if err := write("1"); err != nil {
+	if _, err := write("1"); err != nil {
 		return err
 	}
 	select {

@@ -1,4 +1,4 @@
-// Package exercises says what the definitions that learners write must do. Step 04
+// Package exercises says what the CRDs that learners write must do. Step 04
 // writes them in YAML, and step 05 one of them as Go types.
 package exercises
 
@@ -79,13 +79,13 @@ var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", [
 	{"an unknown field is refused under strict validation", `{action: delete, require: {limits: true, quota: true}}`, ""},
 }}
 
-// A Miss is a requirement that a definition does not meet, and what happened instead.
+// A Miss is a requirement that a CRD does not meet, and what happened instead.
 type Miss struct{ Requirement, Problem string }
 
 // Taken is the requirement without which no object can be tried.
-const Taken = "the server takes the definition"
+const Taken = "the server takes the CRD"
 
-// Misses installs a definition in a group of its own and tries every requirement
+// Misses installs a CRD in a group of its own and tries every requirement
 // on it. It returns those that are not met, in order, and how many there are.
 func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefinition) (misses []Miss, of int) {
 	c.T.Helper()
@@ -102,7 +102,7 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		return fmt.Sprintf("it is %v", got)
 	}
 	names := crd.Spec.Names
-	add("the definition is called "+d.plural+"."+group, is(d.plural+"."+group, crd.Name))
+	add("the CRD is called "+d.plural+"."+group, is(d.plural+"."+group, crd.Name))
 	add("the kind is "+d.kind, is(d.kind, names.Kind))
 	add("the scope is Namespaced", is(apiextensionsv1.NamespaceScoped, crd.Spec.Scope))
 	add("version v1alpha1 is served", served(crd))

@@ -77,23 +77,28 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 	}
 	ticker := time.NewTicker(resync)
 	defer ticker.Stop()
+	pause := func() { // no busy loop while the server does not answer, or ends each watch at once
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
 
 	for reason := started; ctx.Err() == nil; {
 		found, w, err := pods.listAndWatch(ctx)
 		if err != nil {
 			pods.print("  failed: " + err.Error())
-			select { // no busy loop while the server does not answer
-			case <-ctx.Done():
-			case <-ticker.C:
-			}
+			pause()
 			continue
 		}
 		tell(event{Type: reason, found: found})
 		reason = listed
+		heard := false
 		for open := true; open; {
 			select {
 			case e, more := <-w.ResultChan():
 				if pod, ok := e.Object.(*corev1.Pod); ok {
+					heard = true
 					tell(event{Type: e.Type, pod: pod.Name})
 				}
 				open = more && e.Type != watch.Error
@@ -102,6 +107,9 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 			}
 		}
 		w.Stop()
+		if !heard {
+			pause()
+		}
 	}
 	return nil
 }

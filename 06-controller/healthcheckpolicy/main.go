@@ -19,7 +19,7 @@ import (
 
 	"github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
-	"github.com/k8s-go/workshop/internal/xray/loopreport"
+	"github.com/k8s-go/workshop/06-controller/loop/loopreport"
 )
 
 func main() {
@@ -51,6 +51,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
 	config.QPS = -1 // the queue limits the tries of each key, and the API server limits clients
+	loop.WaitForServer(config)
 	clients, err := controller.Connect(config)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/06-controller/icecream/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
-	"github.com/k8s-go/workshop/internal/xray/loopreport"
+	"github.com/k8s-go/workshop/06-controller/loop/loopreport"
 )
 
 func main() {
@@ -40,6 +40,9 @@ func run(ctx context.Context) error {
 	flag.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig (default: $KUBECONFIG, then ~/.kube/config)")
 	namespace := flag.String("namespace", metav1.NamespaceAll, "where to work (default: all namespaces)")
 	image := flag.String("image", "workshop/pause:1", "the image of the Deployments")
+	// Nothing depends on the resync, because everything that this controller reads reports
+	// its changes. It queues every Icecream again, so a key that a bug here has not queued
+	// waits 10 hours at most. A cache that has lost an event stays wrong all the same.
 	resync := flag.Duration("resync", 10*time.Hour, "how often to look at everything, without an event")
 	var options loop.Options
 	flag.IntVar(&options.Workers, "workers", 8, "how many Icecreams to work on at the same time")
@@ -53,6 +56,7 @@ func run(ctx context.Context) error {
 	// No limit of requests a second: the queue slows down what fails, and the
 	// server's priority and fairness protects the server.
 	config.QPS = -1
+	loop.WaitForServer(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("creating the client: %w", err)
@@ -67,7 +71,7 @@ func run(ctx context.Context) error {
 	}
 	defer stopRecording()
 	options.Observer = loopreport.Observer() // for the X-ray of make web
-	c, err := controller.New(client, sweets, recorder, *namespace, *image, *resync, options)
+	c, err := controller.New(controller.Connect(client, sweets), recorder, *namespace, *image, *resync, options)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,11 @@
 //	next      takes one key from the queue, and decides what follows from the result
 //	serve.go  /healthz, /readyz and /metrics; events.go a recorder of Events
 //
+// What the reconcile function of a controller needs stands beside it: writes.go says
+// whether a cache shows the controller's own writes, once.go makes clients for workers,
+// answers.go tells errors apart, away.go waits for an API server that restarts, and
+// parallel.go does many things at once.
+//
 // The loop is level-triggered: the queue holds keys, not events. Whoever gets a
 // key looks at the caches for what is true now, so that a lost, repeated or late
 // event does no harm. controller-runtime offers the same with much more around it.
@@ -14,23 +19,16 @@ package loop
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
-
-// ErrStale says that the cache is known to be behind. The key comes back as after
-// any error, but nobody is alarmed. A conflict (409) counts as the same.
-var ErrStale = errors.New("the cache is behind")
 
 // Grace is how long a stop waits for the work in flight before it cancels that work's context.
 const Grace = 5 * time.Second
@@ -67,6 +65,7 @@ type Loop struct {
 	ready     atomic.Bool
 	metrics   *metrics
 	working   atomic.Int64 // keys
+	alarmed   sync.Map     // what the last alarm of a key was about, if it would be the same again
 
 	mu        sync.Mutex
 	asleep    map[cache.ObjectName]time.Time // the server has asked to be left alone until then
@@ -194,52 +193,62 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	if err == nil {
 		l.queue.Forget(key) // the next failure is a first one again
 		if again > 0 {
-			l.observe(Step{Kind: BackingOff, Key: key, Until: time.Now().Add(again), Reason: "looks again"})
-			l.queue.AddAfter(key, again)
+			l.lookAgain(key, again, "looks again")
+		} else {
+			l.alarmed.Delete(key)
 		}
 		return true
 	}
-	if stale(err) {
+	switch {
+	case stale(err):
 		logger.V(2).Info("Trying again: what was known is out of date", "err", err)
-	} else if work.Err() == nil {
+	case l.alarmedBefore(key, err):
+		logger.V(2).Info("Trying again later, as before", "err", err)
+	case work.Err() == nil:
 		logger.Error(err, "Trying again later", "failures", l.queue.NumRequeues(key)+1)
 	}
 	if d := RetryAfter(err); d > 0 {
 		l.sleep(key, d, err)
 		return true
 	}
+	if away(err) {
+		l.lookAgain(key, untilNextLook(), "the API server is away")
+		return true
+	}
 	l.queue.AddRateLimited(key)
 	return true
 }
 
-// RetryAfter is the longest wait that the server has asked for in one of the
-// joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
-func RetryAfter(err error) time.Duration {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var longest time.Duration
-		for _, e := range joined.Unwrap() {
-			longest = max(longest, RetryAfter(e))
-		}
-		return longest
+// alarmedBefore reports whether a key met the same refusal, or the same absence of
+// the API server, the last time.
+func (l *Loop) alarmedBefore(key cache.ObjectName, err error) bool {
+	said := Refused(err)
+	if away(err) {
+		said = "the API server is away"
 	}
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return time.Duration(seconds) * time.Second
+	if said == "" {
+		return false
+	}
+	before, known := l.alarmed.Swap(key, said)
+	return known && before == said
 }
 
-func stale(err error) bool { return apierrors.IsConflict(err) || errors.Is(err, ErrStale) }
-
-// protected turns a panic into an error, so that one poisonous object does not
-// end the work on all others.
+// protected calls reconcile, and turns a panic into an error.
 func (l *Loop) protected(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		}
-	}()
-	if again, err = l.reconcile(ctx, key); err == nil && again == 0 {
+	err = guarded(func() (err error) {
+		again, err = l.reconcile(ctx, key)
+		return err
+	})
+	if err == nil && again == 0 {
 		l.Phase(key, "done")
 	}
 	return again, err
+}
+
+// lookAgain brings a key back after a time, or with its next event.
+func (l *Loop) lookAgain(key cache.ObjectName, after time.Duration, reason string) {
+	l.observe(Step{Kind: BackingOff, Key: key, Until: time.Now().Add(after), Reason: reason})
+	l.queue.AddAfter(key, after)
 }
 
 // sleep keeps a key away from the server until its Retry-After ends, whatever

@@ -39,6 +39,14 @@ func (l *lease) addFlags(flags *flag.FlagSet, name string) {
 
 // validate is stricter than client-go, see timeout.
 func (l *lease) validate() error {
+	for _, d := range []struct {
+		flag string
+		time.Duration
+	}{{"lease-duration", l.duration}, {"renew-deadline", l.deadline}, {"retry-period", l.retry}} {
+		if d.Duration%time.Second != 0 { // a Lease holds whole seconds: the others would not wait for the rest
+			return fmt.Errorf("-%s %s: want whole seconds", d.flag, d.Duration)
+		}
+	}
 	if l.retry <= 0 || float64(l.deadline) <= leaderelection.JitterFactor*float64(l.retry) || l.timeout() <= 0 {
 		return fmt.Errorf("-lease-duration %s, -renew-deadline %s, -retry-period %s: want the first above the sum of the others, and the second above %g times the third",
 			l.duration, l.deadline, l.retry, leaderelection.JitterFactor)
@@ -116,8 +124,8 @@ func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}
 // not seen the next leader yet, and would release that one's lease.
 //
 // And it shows a standby each renewal. client-go compares the bytes that Get returns,
-// and in its own the times have whole seconds. With a retry period below a second, its
-// standby misses some renewals, and may take the lease up to a second early.
+// and in its own the times have whole seconds. A leader renews as soon as it has taken
+// the lease. A standby that misses that may take the lease up to a second early.
 type lock struct {
 	resourcelock.LeaseLock
 	holder string // in the lease that Get has read last, which Update writes

@@ -4,8 +4,9 @@
 //	main.go     the flags, what is started, and the order in which everything ends
 //	connect.go  where the connection to the API server comes from
 //	lease.go    leader election
-//	serve.go    health, metrics and profiles
+//	serve.go    health, metrics and profiles; listen.go the servers themselves
 //	auth.go     who may read the metrics
+//	log.go      the format of the log
 package main
 
 import (
@@ -14,12 +15,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -32,7 +31,7 @@ import (
 	healthcheckpolicy "github.com/k8s-go/workshop/06-controller/healthcheckpolicy/controller"
 	icecream "github.com/k8s-go/workshop/06-controller/icecream/controller"
 	"github.com/k8s-go/workshop/06-controller/loop"
-	"github.com/k8s-go/workshop/internal/xray/loopreport"
+	"github.com/k8s-go/workshop/06-controller/loop/loopreport"
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
@@ -113,6 +112,7 @@ func run(ctx context.Context, args []string) error {
 	klog.FromContext(ctx).Info("Connecting", "server", config.Host, "from", source)
 	config.Dial = dial
 	config.QPS = -1 // the queues limit the tries of each key, and the API server limits clients
+	loop.WaitForServer(config)
 	return work(ctx, config, o)
 }
 
@@ -209,27 +209,11 @@ func newControllers(ctx context.Context, clients healthcheckpolicy.Clients, o op
 	if err != nil {
 		return controllers{}, nil, err
 	}
-	icecreams, err := icecream.New(clients.Core, clients.Policies, recorder, o.namespace, o.image, o.resync, options)
+	icecreams, err := icecream.New(icecream.Connect(clients.Core, clients.Policies), recorder, o.namespace, o.image, o.resync, options)
 	if err != nil {
 		return controllers{}, nil, err
 	}
 	return controllers{[]controller{policies, icecreams}, options.Registry}, func() { stopPolicies(); stopIcecreams() }, nil
-}
-
-// setUpLog chooses the format of all logs, client-go's included.
-func setUpLog(format string, verbosity int) error {
-	var level klog.Level
-	if err := level.Set(strconv.Itoa(verbosity)); err != nil {
-		return fmt.Errorf("-v %d: %w", verbosity, err)
-	}
-	switch format {
-	case "text":
-	case "json":
-		klog.SetSlogLogger(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-verbosity)})))
-	default:
-		return fmt.Errorf("-log-format %s: want text or json", format)
-	}
-	return nil
 }
 
 // printVersion prints what go build has put into the binary.

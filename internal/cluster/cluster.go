@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -43,14 +43,32 @@ type provider interface {
 	kubeconfig() string
 	containers(ctx context.Context) (bool, error)
 	status(ctx context.Context) Status
-	// binaries names what up needs of build.ControlPlane.
+	// binaries names what up needs of pinned.ControlPlane, fetch gets all else, and
+	// missing says what of that is not here.
 	binaries() []string
+	fetch(ctx context.Context, out io.Writer) (Parts, error)
+	missing(ctx context.Context) (tools []string, image string, err error)
 	// up gets what status said just before.
 	up(ctx context.Context, before Status, out io.Writer) error
 	down(ctx context.Context, out io.Writer) error
 	loadImages(ctx context.Context, out io.Writer, images []string) error
 	exportLogs(ctx context.Context, dir string) error
+	auditLog() string
+	// components are what kill and start take.
+	components() []string
+	kill(ctx context.Context, component string) error
+	start(ctx context.Context, component string) error
 }
+
+// further is what most kinds of clusters do not have.
+type further struct{}
+
+func (further) fetch(context.Context, io.Writer) (Parts, error)             { return Parts{}, nil }
+func (further) missing(context.Context) (tools []string, _ string, _ error) { return nil, "", nil }
+func (further) auditLog() string                                            { return "" }
+func (further) components() []string                                        { return nil }
+func (further) kill(context.Context, string) error                          { return errors.ErrUnsupported }
+func (further) start(context.Context, string) error                         { return errors.ErrUnsupported }
 
 // A Cluster is one cluster of a clone, whether or not it is up.
 type Cluster struct {
@@ -63,7 +81,7 @@ type Cluster struct {
 // All returns the clusters that a clone can have, in the order in which they are
 // documented, and after them the further ones that it has.
 func All(ws workspace.Workspace) []*Cluster {
-	all := []*Cluster{{ws: ws, p: &kind{ws: ws}}, {ws: ws, p: &kwok{ws: ws}}, {ws: ws, p: &existing{ws}}}
+	all := []*Cluster{{ws: ws, p: &kind{ws: ws}}, {ws: ws, p: &kwok{ws: ws}}, {ws: ws, p: &existing{ws: ws}}}
 	for _, k := range furtherKwok(ws) {
 		all = append(all, &Cluster{ws: ws, p: k})
 	}
@@ -133,7 +151,7 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	// Every cluster is used with the kubectl of the pinned version.
-	if err := build.ControlPlane.Build(ctx, c.ws, out, append(c.p.binaries(), "kubectl")...); err != nil {
+	if err := pinned.ControlPlane.Build(ctx, c.ws, out, append(c.p.binaries(), "kubectl")...); err != nil {
 		return err
 	}
 	before := c.seen
@@ -180,6 +198,43 @@ func (c *Cluster) Down(ctx context.Context, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, unlock()) }()
 	c.seen, c.created = nil, false
 	return c.p.down(ctx, out)
+}
+
+// Parts is what Up needs that was built or pulled.
+type Parts struct {
+	Files []string // below .workshop
+	Image string   // which the container engine holds; empty if none is needed
+}
+
+// Fetch builds or pulls whatever Up needs and is not there yet. It starts nothing.
+func (c *Cluster) Fetch(ctx context.Context, out io.Writer) (Parts, error) {
+	names := append(c.p.binaries(), "kubectl")
+	if err := pinned.ControlPlane.Build(ctx, c.ws, out, names...); err != nil {
+		return Parts{}, err
+	}
+	parts, err := c.p.fetch(ctx, out)
+	parts.Files = append(parts.Files, pinned.ControlPlane.Files(names...)...)
+	return parts, err
+}
+
+// Missing says what Up would have to build or pull; nothing if it needs no network.
+func (c *Cluster) Missing(ctx context.Context) ([]string, error) {
+	missing, err := pinned.ControlPlane.Missing(c.ws, append(c.p.binaries(), "kubectl")...)
+	if err != nil {
+		return nil, err
+	}
+	tools, image, err := c.p.missing(ctx)
+	missing = append(missing, tools...)
+	if image != "" {
+		missing = append(missing, image)
+	}
+	return missing, err
+}
+
+// HasImage reports whether a container engine holds the node image of a kind cluster.
+func (c *Cluster) HasImage(ctx context.Context) bool {
+	_, image, err := c.p.missing(ctx)
+	return err == nil && image == ""
 }
 
 // LoadImages makes images available to the cluster's nodes: names that the

@@ -1,11 +1,8 @@
 package cluster
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -105,7 +102,7 @@ func fakeEngine(t *testing.T, output string) {
 
 func TestExisting(t *testing.T) {
 	ws := clone(t)
-	e := &existing{ws}
+	e := &existing{ws: ws}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	t.Setenv("KUBECONFIG", kubeconfig)
 	t.Setenv("HOME", t.TempDir())
@@ -133,7 +130,7 @@ func TestExisting(t *testing.T) {
 func TestExistingOutlivesTheProxy(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
 	defer server.Close()
-	e := &existing{clone(t)}
+	e := &existing{ws: clone(t)}
 	theirs := filepath.Join(t.TempDir(), "kubeconfig")
 	text := "apiVersion: v1\nkind: Config\ncurrent-context: one\ncontexts: [{name: one, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server.URL + "'}}]\n"
 	if err := os.WriteFile(theirs, []byte(text), 0o600); err != nil {
@@ -173,7 +170,7 @@ func TestExistingOutlivesTheProxy(t *testing.T) {
 	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	if status := e.status(t.Context()); status != (Status{Ready, "context " + faultproxy.Context}) {
+	if status := e.status(t.Context()); status != (Status{Ready, "context " + workspace.ProxyContext}) {
 		t.Errorf("with a proxy alone it is %+v", status)
 	}
 }
@@ -402,7 +399,7 @@ func TestLoadImages(t *testing.T) {
 	if err := (&Cluster{ws: ws, p: &kind{ws: ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "x:1 is neither a file nor an image of docker: build it or pull it first") {
 		t.Errorf("kind: %v", err)
 	}
-	if err := (&Cluster{ws: ws, p: &existing{ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "push x:1 to a registry") {
+	if err := (&Cluster{ws: ws, p: &existing{ws: ws}}).LoadImages(t.Context(), io.Discard, "x:1"); err == nil || !strings.Contains(err.Error(), "push x:1 to a registry") {
 		t.Errorf("existing: %v", err)
 	}
 }
@@ -444,50 +441,6 @@ func TestKindAuditPolicyThatIsMissing(t *testing.T) {
 	k := &kind{ws: ws}
 	if err := k.up(t.Context(), Status{State: Absent}, io.Discard); err == nil || !strings.Contains(err.Error(), "AUDIT_POLICY: open") {
 		t.Errorf("up: %v", err)
-	}
-}
-
-// The archive is what docker save would write: the layer's digest in the
-// configuration, every tag in the manifest, and a program that anyone may run.
-func TestImageArchive(t *testing.T) {
-	data, err := imageArchive("/pause", []byte("program"), "a:1", "a:2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := untar(t, data)
-	var manifest []struct {
-		Config           string
-		RepoTags, Layers []string
-	}
-	if err := json.Unmarshal(files["manifest.json"].data, &manifest); err != nil || len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{"a:1", "a:2"}) {
-		t.Fatalf("manifest %s, %v", files["manifest.json"].data, err)
-	}
-	layer := files[manifest[0].Layers[0]].data
-	sum := sha256.Sum256(layer)
-	if config := files[manifest[0].Config].data; !bytes.Contains(config, fmt.Appendf(nil, "sha256:%x", sum)) || !bytes.Contains(config, []byte(`"Entrypoint":["/pause"]`)) {
-		t.Errorf("configuration %s", config)
-	}
-	if program := untar(t, layer)["pause"]; string(program.data) != "program" || program.mode != 0o755 {
-		t.Errorf("the layer holds %+v", program)
-	}
-}
-
-func untar(t *testing.T, data []byte) map[string]file {
-	t.Helper()
-	files := map[string]file{}
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
-		h, err := r.Next()
-		if err == io.EOF {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[h.Name] = file{h.Name, h.Mode, content}
 	}
 }
 

@@ -23,65 +23,42 @@ import (
 
 // Components returns the parts of a kwok cluster that Kill and Start know, in
 // the order in which they start; of every other cluster there are none.
-func (c *Cluster) Components() []string {
-	if _, ok := c.p.(*kwok); !ok {
-		return nil
-	}
-	var names []string
-	for _, p := range kwokComponents {
-		names = append(names, p.name)
-	}
-	return names
-}
+func (c *Cluster) Components() []string { return c.p.components() }
 
 // Kill kills a component of a kwok cluster, as a crash would, and waits until it
 // is gone. Kill the API server before etcd: one that has lost its etcd can hang.
 func (c *Cluster) Kill(ctx context.Context, component string) error {
-	k, err := c.kwokWith(component)
-	if err != nil {
+	if err := c.mustHave(component); err != nil {
 		return err
 	}
-	return k.kill(ctx, component)
+	return c.p.kill(ctx, component)
 }
 
 // Start starts a component of a kwok cluster that Kill has ended, on the same
 // data and ports, and waits until the API server answers if it is that one. One
 // that runs already is left alone.
 func (c *Cluster) Start(ctx context.Context, component string) error {
-	k, err := c.kwokWith(component)
-	if err != nil {
+	if err := c.mustHave(component); err != nil {
 		return err
 	}
-	return k.start(ctx, component)
+	return c.p.start(ctx, component)
+}
+
+func (c *Cluster) mustHave(component string) error {
+	names := c.Components()
+	switch {
+	case len(names) == 0:
+		return fmt.Errorf("CLUSTER=%s: its components cannot be stopped or started one by one; use CLUSTER=kwok", c.Name())
+	case !slices.Contains(names, component):
+		return fmt.Errorf("a kwok cluster has no %q, but %s", component, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // AuditLog is the file on this machine into which the cluster's API server
 // writes its audit log; empty without one. A kind cluster has one, with the
 // policy that AUDIT_POLICY named when it was made, or else with ours.
-func (c *Cluster) AuditLog() string {
-	switch p := c.p.(type) {
-	case *kwok:
-		if p.options.AuditPolicy != "" {
-			return p.clusterDir("logs", "audit.log")
-		}
-	case *kind:
-		if _, err := os.Stat(p.auditLog()); err == nil {
-			return p.auditLog()
-		}
-	}
-	return ""
-}
-
-func (c *Cluster) kwokWith(component string) (*kwok, error) {
-	k, ok := c.p.(*kwok)
-	if !ok {
-		return nil, fmt.Errorf("the components of a %s cluster cannot be ended or started one by one; use a kwok cluster", c.Name())
-	}
-	if names := c.Components(); !slices.Contains(names, component) {
-		return nil, fmt.Errorf("a kwok cluster has no %q, but %s", component, strings.Join(names, ", "))
-	}
-	return k, nil
-}
+func (c *Cluster) AuditLog() string { return c.p.auditLog() }
 
 // start starts one component as kwokctl does, from what kwokctl has written
 // down. kwokctl itself starts them only together, and takes any process that

@@ -14,14 +14,16 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // existing is a cluster that somebody else made. It is reached through a copy
 // of the chosen context, so that a change of the current context in the
 // original does not move a run to another cluster halfway.
-type existing struct{ ws workspace.Workspace }
+type existing struct {
+	further
+	ws workspace.Workspace
+}
 
 func (e *existing) name() string       { return "existing" }
 func (e *existing) kubeconfig() string { return e.ws.Path("existing", "kubeconfig") }
@@ -91,8 +93,8 @@ func (e *existing) chosenContext() ([]byte, string, error) {
 	if config.CurrentContext == "" {
 		return nil, "", errors.New("CLUSTER=existing: no kubeconfig with a current context was found: set KUBECONFIG to one, or run kubectl config use-context")
 	}
-	if config.CurrentContext == faultproxy.Context {
-		if have, err := clientcmd.LoadFromFile(e.kubeconfig()); err == nil && have.CurrentContext != faultproxy.Context {
+	if config.CurrentContext == workspace.ProxyContext {
+		if have, err := clientcmd.LoadFromFile(e.kubeconfig()); err == nil && have.CurrentContext != workspace.ProxyContext {
 			config = have
 		}
 	}

@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/nodeimage"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -28,6 +28,7 @@ import (
 
 // kind is a cluster of real nodes, which are containers, with real containers in them.
 type kind struct {
+	further
 	ws    workspace.Workspace
 	found *engine.Engine // what engine has found
 }
@@ -44,7 +45,7 @@ var nodeImages = map[string]string{
 var kindAudit []byte
 
 // kindTool is kind itself, which is a tool of the root module.
-var kindTool = build.Tools{Module: ".", Dir: "tools", NeedsFree: 1 << 30}
+var kindTool = pinned.Tools{Module: ".", Dir: "tools", NeedsFree: 1 << 30}
 
 func (k *kind) name() string                             { return "kind" }
 func (k *kind) containers(context.Context) (bool, error) { return true, nil }
@@ -65,6 +66,35 @@ func (k *kind) engine(ctx context.Context) (engine.Engine, error) {
 		k.found = &e
 	}
 	return e, err
+}
+
+// fetch gets kind itself and the node image.
+func (k *kind) fetch(ctx context.Context, out io.Writer) (Parts, error) {
+	e, err := k.engine(ctx)
+	if err != nil {
+		return Parts{}, err
+	}
+	if err := kindTool.Build(ctx, k.ws, out, "kind"); err != nil {
+		return Parts{}, err
+	}
+	image, err := k.image(ctx, e, out)
+	return Parts{Files: kindTool.Files("kind"), Image: image}, err
+}
+
+func (k *kind) missing(ctx context.Context) (tools []string, image string, err error) {
+	if tools, err = kindTool.Missing(k.ws, "kind"); err != nil {
+		return nil, "", err
+	}
+	e, err := k.engine(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	if present, err := k.present(ctx, e); err != nil || present != "" {
+		return tools, "", err
+	}
+	_, _, release, err := k.versions()
+	name, _, _ := strings.Cut(release, "@")
+	return tools, fmt.Sprintf("the node image %s in %s", name, e.Name), err
 }
 
 func (k *kind) status(ctx context.Context) Status {
@@ -134,10 +164,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if err := k.down(ctx, io.Discard); err != nil {
 		return err
 	}
-	if err := kindTool.Build(ctx, k.ws, out, "kind"); err != nil {
-		return err
-	}
-	image, err := k.image(ctx, e, out)
+	parts, err := k.fetch(ctx, out)
 	if err != nil {
 		return err
 	}
@@ -145,17 +172,17 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 		return err
 	}
 	start := time.Now()
-	if err := k.create(ctx, image, policy, out); err != nil {
+	if err := k.create(ctx, parts.Image, policy, out); err != nil {
 		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
 	}
 	fmt.Fprintf(out, "kind cluster started in %.1fs\n", time.Since(start).Seconds())
 	return nil
 }
 
-// image returns the node image for K8S_VERSION: the pinned one if it is here or
+// image returns the node image for K8S_VERSION: the released one if it is here or
 // can be pulled, else one that is built here.
 func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (string, error) {
-	own, want, pinned, err := k.versions()
+	own, want, release, err := k.versions()
 	if err != nil {
 		return "", err
 	}
@@ -165,12 +192,12 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 		}
 		return image, err
 	}
-	name, _, _ := strings.Cut(pinned, "@")
+	name, _, _ := strings.Cut(release, "@")
 	done := progress.Start(out, "Pulling "+name)
-	_, pullErr := e.Run(ctx, "pull", "--quiet", pinned)
+	_, pullErr := e.Run(ctx, "pull", "--quiet", release)
 	done(pullErr)
 	if pullErr == nil {
-		return pinned, nil
+		return release, nil
 	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()
@@ -203,24 +230,24 @@ func auditPolicy() ([]byte, error) {
 
 // versions returns the minor version of the control plane that is built here, the
 // one that K8S_VERSION asks for, and the image that is pinned for the latter.
-func (k *kind) versions() (own, want, pinned string, err error) {
-	version, err := build.KubernetesVersion(k.ws)
+func (k *kind) versions() (own, want, release string, err error) {
+	version, err := pinned.KubernetesVersion(k.ws)
 	if err != nil {
 		return "", "", "", err
 	}
 	own = strings.TrimPrefix(semver.MajorMinor(version), "v")
 	want = cmp.Or(os.Getenv("K8S_VERSION"), own)
-	pinned, ok := nodeImages[want]
+	release, ok := nodeImages[want]
 	if !ok {
 		known := slices.Sorted(maps.Keys(nodeImages))
 		return "", "", "", fmt.Errorf("K8S_VERSION=%s: no node image is pinned for it; there are %s", want, strings.Join(known, ", "))
 	}
-	return own, want, pinned, nil
+	return own, want, release, nil
 }
 
 // present returns the node image for K8S_VERSION that the engine holds already, or "".
 func (k *kind) present(ctx context.Context, e engine.Engine) (string, error) {
-	own, want, pinned, err := k.versions()
+	own, want, release, err := k.versions()
 	if err != nil {
 		return "", err
 	}
@@ -234,8 +261,8 @@ func (k *kind) present(ctx context.Context, e engine.Engine) (string, error) {
 		}
 	}
 	// An image that came out of a pack has its name, but no registry's digest.
-	name, _, _ := strings.Cut(pinned, "@")
-	for _, image := range []string{pinned, name} {
+	name, _, _ := strings.Cut(release, "@")
+	for _, image := range []string{release, name} {
 		if _, err := e.Run(ctx, "image", "inspect", image); err == nil {
 			return image, nil
 		}
@@ -277,10 +304,16 @@ func (k *kind) makeAuditDir(policy []byte) error {
 	if err := os.WriteFile(k.dir("audit", "policy.yaml"), policy, 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(k.auditLog(), nil, 0o644)
+	return os.WriteFile(k.dir("audit", "audit.log"), nil, 0o644)
 }
 
-func (k *kind) auditLog() string { return k.dir("audit", "audit.log") }
+func (k *kind) auditLog() string {
+	file := k.dir("audit", "audit.log")
+	if _, err := os.Stat(file); err != nil {
+		return ""
+	}
+	return file
+}
 
 func (k *kind) create(ctx context.Context, image string, policy []byte, out io.Writer) (err error) {
 	own := !strings.HasPrefix(image, "kindest/")
@@ -308,15 +341,6 @@ func (k *kind) create(ctx context.Context, image string, policy []byte, out io.W
 		return err
 	}
 	return os.WriteFile(k.dir("image"), []byte(name), 0o644)
-}
-
-// loadPause builds the pause image and puts it into the nodes.
-func (k *kind) loadPause(ctx context.Context) error {
-	archive := k.dir("pause.tar")
-	if err := buildPause(ctx, k.ws, archive); err != nil {
-		return fmt.Errorf("building %s: %w", PauseImage, err)
-	}
-	return k.loadImages(ctx, io.Discard, []string{archive})
 }
 
 func (k *kind) loadImages(ctx context.Context, _ io.Writer, images []string) error {

@@ -17,14 +17,15 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // kwok is a real control plane as local processes, with simulated nodes.
 type kwok struct {
+	further
 	ws      workspace.Workspace
 	suffix  string // tells a further cluster of this clone from the first one
 	options KwokOptions
@@ -107,6 +108,21 @@ func (k *kwok) binaries() []string {
 	return names
 }
 
+func (k *kwok) components() []string {
+	var names []string
+	for _, c := range kwokComponents {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func (k *kwok) auditLog() string {
+	if k.options.AuditPolicy == "" {
+		return ""
+	}
+	return k.clusterDir("logs", "audit.log")
+}
+
 func (k *kwok) dir(elem ...string) string {
 	return k.ws.Path(append([]string{k.name()}, elem...)...)
 }
@@ -118,7 +134,7 @@ func (k *kwok) clusterDir(elem ...string) string {
 
 // stamp identifies what the cluster is made of: same stamp, same cluster.
 func (k *kwok) stamp() (string, error) {
-	stamp, err := build.ControlPlane.Stamp(k.ws)
+	stamp, err := pinned.ControlPlane.Stamp(k.ws)
 	if err != nil || k.suffix == "" {
 		return stamp, err
 	}
@@ -147,7 +163,7 @@ func (k *kwok) status(ctx context.Context) Status {
 	if err := healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
-	version, err := build.KubernetesVersion(k.ws)
+	version, err := pinned.KubernetesVersion(k.ws)
 	if err != nil {
 		return Status{Broken, err.Error()}
 	}

@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/board"
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
+	"github.com/k8s-go/workshop/internal/exercise/runner"
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/lint"
 	"github.com/k8s-go/workshop/internal/nodeimage"
 	"github.com/k8s-go/workshop/internal/offline"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/verify"
 	"github.com/k8s-go/workshop/internal/workspace"
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
@@ -32,7 +34,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"doctor":       examine,
 	"pack":         makePack,
 	"board":        showBoard,
-	"trainers":     trainers,
+	"trainers":     verify.WriteTrainers,
 	"tour":         tour,
 	"step":         step,
 	"readme":       updateREADME,
@@ -41,21 +43,25 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"image":        controllerImage,
 	"new":          newRepository,
 	"test":         test,
+	"test-step":    testStep,
 	"test-unit":    testUnit,
+	"test-e2e":     testE2E,
 	"test-browser": testBrowser,
+	"test-race":    testRace,
 	"chaos":        chaos,
+	"judge":        judgeController,
 	"bench":        bench,
-	"exercise":     begin,
-	"check":        check,
-	"watch":        watch,
-	"hint":         hint,
-	"solution":     solution,
-	"reset":        reset,
-	"progress":     showProgress,
+	"exercise":     runner.Begin,
+	"check":        runner.Check,
+	"watch":        runner.Watch,
+	"hint":         runner.Hint,
+	"solution":     runner.Solution,
+	"reset":        runner.Reset,
+	"progress":     runner.ShowProgress,
 	"prove":        prove,
 	"web":          serveWeb,
-	"lint":         lint,
-	"verify":       verify,
+	"lint":         lint.Run,
+	"verify":       verify.Run,
 }
 
 // Run runs one command of the Makefile.
@@ -66,6 +72,14 @@ func Run(ctx context.Context, args []string) error {
 	ws, err := workspace.Find()
 	if err != nil {
 		return err
+	}
+	// make passes variables in the environment; a person may write them here, as for make.
+	for _, arg := range args[1:] {
+		if name, value, ok := strings.Cut(arg, "="); ok {
+			if err := os.Setenv(name, value); err != nil {
+				return err
+			}
+		}
 	}
 	return commands[args[0]](ctx, ws, args[1:])
 }
@@ -227,11 +241,11 @@ func showLessons(ws workspace.Workspace, prefix lesson.Prefix) error {
 			fmt.Printf("  %v\n", err)
 			break
 		}
-		file, err := prefix.README(ws, s)
+		files, err := prefix.Documents(ws, s)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("  %s\n", file)
+		fmt.Printf("  %s\n", files[0])
 	}
 	return nil
 }
@@ -245,22 +259,29 @@ func lessonShell(own string) string {
 	return "bash"
 }
 
-// examine checks this machine, with OFFLINE=1 also for all that a network would bring.
+// examine checks this machine, with OFFLINE=1 also for all that a network would
+// bring. scripts/doctor.sh, which calls it, has checked the programs before.
 func examine(ctx context.Context, ws workspace.Workspace, args []string) error {
-	if strings.Join(args, "") != "" {
-		return doctor.Report(os.Stdout, doctor.ExamineOffline(ctx, ws))
+	var before doctor.Count
+	if len(args) == 3 {
+		if _, err := fmt.Sscan(args[1]+" "+args[2], &before.Failed, &before.Checks); err != nil {
+			return fmt.Errorf("doctor.sh counts %q: %w", args[1:], err)
+		}
 	}
-	return doctor.Report(os.Stdout, doctor.Examine(ctx, ws))
+	if len(args) > 0 && args[0] != "" {
+		return doctor.Report(os.Stdout, doctor.ExamineOffline(ctx, ws), before)
+	}
+	return doctor.Report(os.Stdout, doctor.Examine(ctx, ws), before)
 }
 
 // makePack writes an archive with all that a machine without a network needs.
-func makePack(ctx context.Context, ws workspace.Workspace, args []string) error {
-	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), strings.Join(args, ""), os.Stdout)
+func makePack(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), os.Getenv("PACK"), os.Stdout)
 }
 
 // showBoard shows a trainer the learners' progress files in a folder.
-func showBoard(ctx context.Context, _ workspace.Workspace, args []string) error {
-	dir := strings.Join(args, "")
+func showBoard(ctx context.Context, _ workspace.Workspace, _ []string) error {
+	dir := os.Getenv("DIR")
 	if dir == "" {
 		return errors.New("which folder? Give it as DIR=/path/of/a/share, where each learner writes make -s progress JSON=1 >/path/of/a/share/anna.json")
 	}
@@ -273,6 +294,3 @@ func execute(ctx context.Context, ws workspace.Workspace, env []string, name str
 	return proc.Run(ctx, proc.Cmd{Path: name, Args: args, Dir: ws.Root, Env: env,
 		Out: os.Stdout, Err: os.Stderr, Grace: time.Minute})
 }
-
-// tools are the linters and the test runner, pinned in scripts/tools/go.mod.
-var tools = build.Tools{Module: "scripts/tools", Dir: "tools", NeedsFree: 1 << 30}

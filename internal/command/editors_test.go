@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/exercise/runner"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -89,12 +90,12 @@ func TestEditorsFindTheLine(t *testing.T) {
 	task := all[0]
 	file := task.Shown("main.go")
 	shown := map[string][4]string{ // what is printed, and what the editor makes of it
-		printed(t, func() { explain(task, exercise.Verdict{Outcome: exercise.Open, File: "main.go", Line: 12}) }): {file, "12", "", task.NotDone()},
+		printed(t, func() { runner.Explain(task, exercise.Verdict{Outcome: exercise.Open, File: "main.go", Line: 12}) }): {file, "12", "", task.NotDone()},
 		printed(t, func() {
-			explain(task, exercise.Verdict{Outcome: exercise.Failed, File: "main.go", Line: 7, Expected: "a: b", Held: "work/x: 7"})
+			runner.Explain(task, exercise.Verdict{Outcome: exercise.Failed, File: "main.go", Line: 7, Expected: "a: b", Held: "work/x: 7"})
 		}): {file, "7", "", "not right yet"},
 		printed(t, func() {
-			explain(task, exercise.Verdict{Outcome: exercise.Broken, Output: "# example.com/work\n" + file + ":3:14: undefined: a: b"})
+			runner.Explain(task, exercise.Verdict{Outcome: exercise.Broken, Output: "# example.com/work\n" + file + ":3:14: undefined: a: b"})
 		}): {file, "3", "14", "undefined: a: b"},
 	}
 	matchers := 0

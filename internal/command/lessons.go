@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -43,17 +42,17 @@ func shareable(steps []workspace.Step) error {
 }
 
 // step executes one step's README and leaves the cluster as the lesson leaves it.
-func step(ctx context.Context, ws workspace.Workspace, args []string) error {
-	return oneLesson(ctx, ws, args, false)
+func step(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return oneLesson(ctx, ws, false)
 }
 
 // updateREADME executes one step's README and rewrites the outputs that differ.
-func updateREADME(ctx context.Context, ws workspace.Workspace, args []string) error {
-	return oneLesson(ctx, ws, args, true)
+func updateREADME(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return oneLesson(ctx, ws, true)
 }
 
-func oneLesson(ctx context.Context, ws workspace.Workspace, args []string, update bool) error {
-	s, err := ws.Step(strings.Join(args, " "))
+func oneLesson(ctx context.Context, ws workspace.Workspace, update bool) error {
+	s, err := ws.Step(os.Getenv("N"))
 	if err != nil {
 		return err
 	}
@@ -76,6 +75,8 @@ func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster,
 	}
 	var rows []row
 	var failed error
+	preparation := lesson.Prepare(ctx, ws, steps)
+	defer preparation.Stop()
 	for i, s := range steps {
 		title := fmt.Sprintf("━━━ Step %d of %d: %s — %s", i+1, len(steps), s.Name, s.Title)
 		fmt.Printf("\n%s\n", terminal.Bold.Paint(os.Stdout, title))
@@ -83,6 +84,7 @@ func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster,
 			rows = append(rows, row{name: s.Name, result: "not run"})
 			continue
 		}
+		preparation.Wait(s, os.Stdout)
 		start := time.Now()
 		summary, err := lesson.Run(ctx, ws, c, s, os.Stdout, update)
 		r := row{name: s.Name, summary: summary, took: time.Since(start), result: "ok"}

@@ -3,16 +3,16 @@ package command
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/k8s-go/workshop/internal/newrepo"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // newRepository writes a repository for a controller of one's own.
-func newRepository(_ context.Context, ws workspace.Workspace, args []string) error {
-	args = append(args, make([]string, 4)...)
-	names, dir := newrepo.Names{Group: args[0], Kind: args[1], Module: args[3]}, args[2]
-	dir, err := newrepo.Create(ws.Root, dir, names)
+func newRepository(_ context.Context, ws workspace.Workspace, _ []string) error {
+	names := newrepo.Names{Group: os.Getenv("GROUP"), Kind: os.Getenv("KIND"), Module: os.Getenv("MODULE")}
+	dir, err := newrepo.Create(ws.Root, os.Getenv("DIR"), names)
 	if err != nil {
 		return fmt.Errorf("make new GROUP= KIND= DIR= [MODULE=]: %w", err)
 	}

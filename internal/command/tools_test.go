@@ -21,11 +21,12 @@ func TestFirstCommandNamesTheOldTool(t *testing.T) {
 	t.Setenv("CLUSTER", "existing")
 	t.Setenv(report.Variable, "") // also where the tests run in a terminal of make web
 	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
-	for _, args := range [][]string{{"up"}, {"shell"}, {"tour"}, {"step", "1"}, {"readme", "1"}, {"test", "1"}} {
-		err := Run(context.Background(), args)
+	t.Setenv("N", "1")
+	for _, command := range []string{"up", "shell", "tour", "step", "readme", "test-step"} {
+		err := Run(context.Background(), []string{command})
 		if err == nil || !strings.HasPrefix(err.Error(), "curl: ") || !strings.Contains(err.Error(), "7.76") ||
 			!strings.Contains(err.Error(), "install") || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v: error %v, want one line about curl", args, err)
+			t.Errorf("%s: error %v, want one line about curl", command, err)
 		}
 	}
 }

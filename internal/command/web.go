@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +31,7 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 	if err != nil {
 		return err
 	}
-	host, err := forwardedHost(os.Getenv("HOST"))
+	origin, err := forwardedOrigin(os.Getenv("HOST"))
 	if err != nil {
 		return err
 	}
@@ -65,12 +66,20 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		return fmt.Errorf("starting the X-ray: %w", err)
 	}
 	defer func() { err = errors.Join(err, hub.Close()) }()
-	options := web.Options{Workspace: ws, Prefix: prefix, Host: host, Xray: hub.Handler(), Tour: hub.Tour}
+	options := web.Options{Workspace: ws, Prefix: prefix, Origin: origin, Xray: hub.Handler(), Tour: hub.Tour}
 	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
 		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), report.Variable+"="+socket)
+	reach := "Only this machine reaches it, and only with this token."
+	if origin != "" {
+		reach = "It opens a shell as you for everybody who has this token."
+	}
+	opener := ""
+	defer func() { _ = os.Remove(opener) }()
 	return web.Serve(ctx, listener, options, func(s *web.Server) {
-		fmt.Printf("\nThe workshop is at\n\n  %s\n\nOnly this machine reaches it. Ctrl-C ends the page, its terminals and all that runs in them; the cluster stays.\n", s.Address())
-		openBrowser(s.AddressOnce())
+		fmt.Printf("\nThe workshop is at\n\n  %s\n\n%s Ctrl-C ends the page, its terminals and all that runs in them; the cluster stays.\n", s.Address(), reach)
+		if term.IsTerminal(int(os.Stdout.Fd())) {
+			opener = openBrowser(ws, s.Address())
+		}
 	})
 }
 
@@ -88,38 +97,42 @@ func listen(port string) (net.Listener, error) {
 	return listener, nil
 }
 
-// forwardedHost checks HOST, the name under which a forwarded port is reached.
-func forwardedHost(host string) (string, error) {
-	name := host
-	if n, _, err := net.SplitHostPort(host); err == nil {
-		name = n
-	}
-	switch {
-	case host == "":
+// forwardedOrigin checks HOST, the beginning of the address under which a forwarded port is reached.
+func forwardedOrigin(host string) (string, error) {
+	if host == "" {
 		return "", nil
-	case strings.ContainsAny(host, "/@*? ") || name == "":
-		return "", fmt.Errorf("HOST=%s is no host: give the name in the address of the forwarded port, such as HOST=learner-8080.example.org", host)
-	case name == "localhost" || net.ParseIP(name).IsLoopback():
-		return "", fmt.Errorf("HOST=%s is this machine, which reaches the page anyway: leave HOST out", host)
 	}
-	return host, nil
+	u, err := url.Parse(strings.ToLower(host))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Path+u.RawQuery+u.Fragment != "" || strings.Contains(u.Host, "*") {
+		return "", fmt.Errorf("HOST=%s is not the beginning of an address: give scheme, name and port as your browser shows them, such as HOST=https://learner-8080.example.org", host)
+	}
+	// As browsers write it.
+	return u.Scheme + "://" + strings.TrimSuffix(u.Host, map[string]string{"http": ":80", "https": ":443"}[u.Scheme]), nil
 }
 
-// openBrowser opens the page where there is somebody to see it.
-func openBrowser(address string) {
+// openBrowser opens the page where there is somebody to see it, and returns the file
+// that leads there. The address is not on the browser's command line, because other
+// users of this machine can read that.
+func openBrowser(ws workspace.Workspace, address string) (file string) {
 	program := "xdg-open"
 	if runtime.GOOS == "darwin" {
 		program = "open"
 	} else if os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
-		return
+		return ""
 	}
 	path, err := exec.LookPath(program)
-	if err != nil || !term.IsTerminal(int(os.Stdout.Fd())) {
-		return
+	if err != nil {
+		return ""
 	}
-	cmd := exec.Command(path, address)
+	f, err := os.CreateTemp(ws.Path(), "open-*.html") // with mode 0600; not in /tmp, which a browser in a snap does not see
+	if err != nil {
+		return ""
+	}
+	_, err = fmt.Fprintf(f, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=%s\"><a href=\"%[1]s\">The workshop</a>\n", address)
+	cmd := exec.Command(path, f.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the browser is not ours to end
-	if cmd.Start() == nil {
+	if errors.Join(err, f.Close()) == nil && cmd.Start() == nil {
 		go func() { _ = cmd.Wait() }()
 	}
+	return f.Name()
 }

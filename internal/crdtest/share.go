@@ -58,7 +58,7 @@ func Share(t testing.TB, e *testenv.Env, paths ...string) {
 		missing = append(missing, crd)
 	}
 	if len(missing) > 0 {
-		Install(kept{t}, e, missing...)
+		Install(withoutCleanup{t}, e, missing...)
 	}
 }
 
@@ -79,7 +79,8 @@ func labelOf(t testing.TB, e *testenv.Env, name string) string {
 	return cmp.Or(crd.Labels[Label], "somebody")
 }
 
-// kept is a test that does not remove what was installed for it.
-type kept struct{ testing.TB }
+// withoutCleanup is a test whose clean-up functions never run, so that the
+// definitions that were installed for it stay.
+type withoutCleanup struct{ testing.TB }
 
-func (kept) Cleanup(func()) {}
+func (withoutCleanup) Cleanup(func()) {}

@@ -3,23 +3,23 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/mem"
-	"golang.org/x/mod/semver"
 
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/offline"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -32,9 +32,13 @@ type Finding struct {
 	Fatal  bool   // a step cannot run because of it
 }
 
-// Examine runs every check.
+// A Count is how many checks there were, and how many of them failed.
+type Count struct{ Checks, Failed int }
+
+// Examine runs every check but those of scripts/doctor.sh, which needs nothing
+// compiled and runs first.
 func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
-	return append(Tools(ctx, ws), disk(ctx, ws), memory(), clusterKind(ctx, ws))
+	return []Finding{disk(ctx, ws), memory(), clusterKind(ctx, ws)}
 }
 
 // ExamineOffline runs every check, and looks for what a network would have to bring.
@@ -65,12 +69,12 @@ func parts(ctx context.Context, ws workspace.Workspace) Finding {
 		return Finding{Check: "parts", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
 	}
 	missing, err := c.Missing(ctx)
-	f := Finding{Check: "parts", Detail: fmt.Sprintf("all that a %s cluster is made of is here", c.Name())}
+	f := Finding{Check: "parts", Detail: fmt.Sprintf("everything that CLUSTER=%s needs is here", c.Name())}
 	switch {
 	case err != nil:
 		f.Detail, f.Fix, f.Fatal = err.Error(), "choose another cluster with CLUSTER=", true
 	case len(missing) > 0:
-		f.Detail = fmt.Sprintf("missing for a %s cluster: %s", c.Name(), strings.Join(missing, ", "))
+		f.Detail = fmt.Sprintf("missing for CLUSTER=%s: %s", c.Name(), strings.Join(missing, ", "))
 		f.Fix, f.Fatal = unpack+fmt.Sprintf("with a network, make up CLUSTER=%s gets them", c.Name()), true
 		if c.Name() == "kind" {
 			f.Fix += "; CLUSTER=kwok needs no image"
@@ -79,40 +83,24 @@ func parts(ctx context.Context, ws workspace.Workspace) Finding {
 	return f
 }
 
-// tools are the programs that lessons and tests call, each with the oldest
-// version that has what they need.
-var tools = []struct{ name, why, oldest, because string }{
-	{"bash", "scripts and lessons run in it", "4.4", "in older ones an empty array ends a script"},
-	{"make", "it is how everything is started", "3.81", "the Makefile is not written for older ones"},
-	{"git", "it fetches the workshop", "", ""},
-	{"curl", "step 01 speaks HTTP with it", "7.76", "older ones have no --fail-with-body"},
-	{"jq", "step 01 reads JSON with it", "1.6", "older ones are not tried"},
-}
-
-// Tools checks for the programs that lessons and tests call.
-func Tools(ctx context.Context, ws workspace.Workspace) []Finding {
-	findings := []Finding{goVersion(ctx, ws)}
-	for _, t := range tools {
-		findings = append(findings, tool(ctx, t.name, t.why, t.oldest, t.because))
-	}
-	return findings
-}
-
-// RequireTools says what is missing or too old before a command stumbles over
-// it: one line for each tool, with the way out.
+// RequireTools says what programs are missing or too old before a command stumbles
+// over them: one line for each, with the way out.
 func RequireTools(ctx context.Context, ws workspace.Workspace) error {
-	var errs []error
-	for _, f := range Tools(ctx, ws) {
-		if f.Fatal {
-			errs = append(errs, fmt.Errorf("%s: %s; %s", f.Check, f.Detail, f.Fix))
-		}
+	if _, err := exec.LookPath("bash"); err != nil {
+		return errors.New("bash is not on PATH: apt-get install bash, brew install bash, or your system's way")
 	}
-	return errors.Join(errs...)
+	var lacks bytes.Buffer
+	err := proc.Run(ctx, proc.Cmd{Path: "bash", Args: []string{filepath.Join(ws.Root, "scripts", "doctor.sh"), "lacks"}, Out: &lacks})
+	if text := strings.TrimSpace(lacks.String()); text != "" {
+		return errors.New(text)
+	}
+	return err
 }
 
-// Report prints the findings and returns an error if one of them is fatal.
-func Report(out io.Writer, findings []Finding) error {
-	fatal := 0
+// Report prints the findings and returns an error if one of them is fatal, or one
+// of those that scripts/doctor.sh has printed before.
+func Report(out io.Writer, findings []Finding, before Count) error {
+	fatal := before.Failed
 	for _, f := range findings {
 		mark := "ok  "
 		if f.Fatal {
@@ -126,65 +114,9 @@ func Report(out io.Writer, findings []Finding) error {
 		}
 	}
 	if fatal > 0 {
-		return fmt.Errorf("%d of %d checks failed: the workshop cannot run here until they are mended", fatal, len(findings))
+		return fmt.Errorf("%d of %d checks failed: the workshop cannot run here until they are mended", fatal, before.Checks+len(findings))
 	}
 	return nil
-}
-
-var goToken = regexp.MustCompile(`go(\d+\.\d+(?:\.\d+)?)`)
-
-func goVersion(ctx context.Context, ws workspace.Workspace) Finding {
-	f := Finding{Check: "go"}
-	need, err := ws.GoVersion()
-	if err != nil {
-		return Finding{Check: "go", Detail: err.Error(), Fix: "restore go.mod: git checkout go.mod", Fatal: true}
-	}
-	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"version"}})
-	m := goToken.FindStringSubmatch(output)
-	if err != nil || m == nil {
-		f.Detail, f.Fatal = "no working go on PATH", true
-	} else {
-		f.Detail = "version " + m[1] + ", at least " + need + " needed"
-		f.Fatal = semver.Compare("v"+m[1], "v"+need) < 0
-	}
-	if f.Fatal {
-		f.Fix = "install Go " + need + " or newer: https://go.dev/dl"
-	}
-	return f
-}
-
-// version finds the version in the first line of what a tool says about itself:
-// "GNU bash, version 5.2.15(1)-release", "curl 7.88.1 (...)", "jq-1.7.1".
-var version = regexp.MustCompile(`\d+\.\d+(?:\.\d+)?`)
-
-func tool(ctx context.Context, name, why, oldest, because string) Finding {
-	f := Finding{Check: name}
-	install := fmt.Sprintf("install a newer one first on PATH: apt-get install %s, brew install %s, or your system's way", name, name)
-	path, err := exec.LookPath(name)
-	if err != nil {
-		f.Detail, f.Fix, f.Fatal = "not on PATH; "+why, strings.Replace(install, "a newer one first on PATH", "it", 1), true
-		return f
-	}
-	f.Detail = path
-	if oldest == "" {
-		return f
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	output, err := proc.Output(ctx, proc.Cmd{Path: path, Args: []string{"--version"}})
-	line, _, _ := strings.Cut(output, "\n")
-	found := version.FindString(line)
-	switch {
-	case err != nil:
-		f.Detail, f.Fix, f.Fatal = err.Error(), install, true
-	case found == "": // a version of its own making is no reason to stop
-		f.Detail, f.Fix = fmt.Sprintf("%s does not tell its version", path), "make sure that it is "+oldest+" or newer"
-	case semver.Compare("v"+found, "v"+oldest) < 0:
-		f.Detail, f.Fix, f.Fatal = fmt.Sprintf("%s is version %s, at least %s needed: %s", path, found, oldest, because), install, true
-	default:
-		f.Detail = fmt.Sprintf("%s, version %s", path, found)
-	}
-	return f
 }
 
 // What was measured: building the control plane took 3.2 GB of build cache, 0.8 GB of
@@ -210,7 +142,7 @@ func disk(ctx context.Context, ws workspace.Workspace) Finding {
 	}
 	need, what := uint64(needDisk), "the lessons"
 	if missing {
-		need, what = build.ControlPlane.NeedsFree, "the first build"
+		need, what = pinned.ControlPlane.NeedsFree, "the first build"
 	}
 	f := Finding{Check: "disk", Detail: fmt.Sprintf("%.1f GiB free, %.1f needed for %s", diskspace.GiB(free), diskspace.GiB(need), what)}
 	if free < need {

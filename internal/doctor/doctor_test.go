@@ -2,15 +2,17 @@ package doctor
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/k8s-go/workshop/internal/build"
+	"github.com/k8s-go/workshop/internal/pinned"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -24,21 +26,8 @@ func clone(t *testing.T, goVersion string) workspace.Workspace {
 	return ws
 }
 
-func TestGoVersion(t *testing.T) {
-	if f := goVersion(context.Background(), clone(t, "1.20")); f.Fatal || f.Fix != "" {
-		t.Errorf("a Go that is new enough: %+v", f)
-	}
-	if f := goVersion(context.Background(), clone(t, "1.999.0")); !f.Fatal || !strings.Contains(f.Fix, "install Go 1.999.0") {
-		t.Errorf("a Go that is too old: %+v", f)
-	}
-	t.Setenv("PATH", t.TempDir())
-	if f := goVersion(context.Background(), clone(t, "1.20")); !f.Fatal || f.Fix == "" {
-		t.Errorf("no Go: %+v", f)
-	}
-}
-
-// fake puts tools on PATH, and nothing else, that say this about themselves.
-func fake(t *testing.T, says map[string]string) {
+// fake returns a folder with tools that say this about themselves.
+func fake(t *testing.T, says map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range says {
@@ -47,7 +36,7 @@ func fake(t *testing.T, says map[string]string) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("PATH", dir)
+	return dir
 }
 
 // What the tools of real systems print first.
@@ -60,7 +49,28 @@ var (
 		"make": "GNU Make 3.80", "bash": "GNU bash, version 4.3.0(1)-release", "curl": "curl 7.29.0 (x86_64-redhat-linux-gnu) libcurl/7.29.0"}
 )
 
-func TestToolsOf(t *testing.T) {
+// script runs scripts/doctor.sh with only the given folder on PATH, as make doctor and
+// RequireTools do. It must need no other program, and no new bash.
+func script(t *testing.T, path string, args ...string) (output string, failed bool) {
+	t.Helper()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), bash, append([]string{filepath.Join(ws.Root, "scripts", "doctor.sh")}, args...)...)
+	cmd.Env = []string{"PATH=" + path}
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), err != nil
+}
+
+func TestTools(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		says map[string]string
@@ -73,33 +83,61 @@ func TestToolsOf(t *testing.T) {
 		{"one with versions of its own", map[string]string{"go": "go version go1.999.0", "git": "x", "jq": "jq-master", "make": "x", "bash": "x", "curl": "x"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			fake(t, tc.says)
-			err := RequireTools(context.Background(), clone(t, "1.26.0"))
+			output, failed := script(t, fake(t, tc.says), "lacks")
 			var got []string
-			if err != nil {
-				for _, line := range strings.Split(err.Error(), "\n") {
-					name, rest, _ := strings.Cut(line, ": ")
-					got = append(got, name)
-					if !strings.Contains(rest, "; install ") {
-						t.Errorf("no way out in %q", line)
-					}
+			for line := range strings.Lines(output) {
+				name, rest, _ := strings.Cut(line, ": ")
+				got = append(got, name)
+				if !strings.Contains(rest, "; install ") {
+					t.Errorf("no way out in %q", line)
 				}
 			}
-			if diff := cmp.Diff(tc.bad, got); diff != "" {
-				t.Errorf("tools that are missing or too old (-want +got):\n%s\n%v", diff, err)
+			if diff := cmp.Diff(tc.bad, got); diff != "" || failed != (tc.bad != nil) {
+				t.Errorf("tools that are missing or too old (-want +got):\n%s\n%s\nfailed: %v", diff, output, failed)
 			}
 		})
 	}
 }
 
 func TestToolThatFails(t *testing.T) {
-	dir := t.TempDir()
+	dir := fake(t, ubuntu2204)
 	if err := os.WriteFile(filepath.Join(dir, "jq"), []byte("#!/bin/sh\necho broken >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if output, failed := script(t, dir, "lacks"); !failed || !strings.HasPrefix(output, "jq: ") || !strings.Contains(output, "broken; install a newer one") {
+		t.Errorf("%s\nfailed: %v", output, failed)
+	}
+}
+
+// Where Go is missing nothing can be built, and doctor says what there is to say.
+func TestWithoutGo(t *testing.T) {
+	output, failed := script(t, fake(t, nil))
+	for _, want := range []string{"FAIL  go       no working go on PATH\n               -> install Go 1.", "error: 6 of 6 checks failed"} {
+		if !failed || !strings.Contains(output, want) {
+			t.Errorf("%q is missing:\n%s\nfailed: %v", want, output, failed)
+		}
+	}
+}
+
+func TestRequireTools(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RequireTools(t.Context(), ws); err != nil {
+		t.Fatalf("on this machine: %v", err)
+	}
+	dir := fake(t, macOS)
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "bash")), os.Symlink(bash, filepath.Join(dir, "bash")), os.Remove(filepath.Join(dir, "jq"))); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("PATH", dir)
-	if f := tool(context.Background(), "jq", "why", "1.6", "because"); !f.Fatal || !strings.Contains(f.Detail, "broken") || f.Fix == "" {
-		t.Errorf("%+v", f)
+	if err := RequireTools(t.Context(), ws); err == nil || err.Error() != "jq: not on PATH; step 01 reads JSON with it; install it: apt-get install jq, brew install jq, or your system's way" {
+		t.Errorf("without jq: %v", err)
 	}
 }
 
@@ -107,21 +145,21 @@ func TestClusterIsTheOneAskedFor(t *testing.T) {
 	ws := clone(t, "1.26.0")
 	t.Setenv("CLUSTER", "existing")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	if f := clusterKind(context.Background(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
+	if f := clusterKind(t.Context(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
 		t.Errorf("with CLUSTER=existing: %+v", f)
 	}
 	t.Setenv("CLUSTER", "nope")
-	if f := clusterKind(context.Background(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
+	if f := clusterKind(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
 		t.Errorf("with a CLUSTER that there is not: %+v", f)
 	}
 }
 
 func TestReport(t *testing.T) {
 	var out bytes.Buffer
-	if err := Report(&out, []Finding{{Check: "a", Detail: "fine"}, {Check: "b", Detail: "hm", Fix: "could be better"}}); err != nil {
+	if err := Report(&out, []Finding{{Check: "a", Detail: "fine"}, {Check: "b", Detail: "hm", Fix: "could be better"}}, Count{Checks: 3}); err != nil {
 		t.Errorf("a note alone fails: %v", err)
 	}
-	if err := Report(&out, []Finding{{Check: "a", Detail: "fine"}, {Check: "c", Detail: "bad", Fix: "mend it", Fatal: true}}); err == nil || !strings.Contains(err.Error(), "1 of 2") {
+	if err := Report(&out, []Finding{{Check: "a", Detail: "fine"}, {Check: "c", Detail: "bad", Fix: "mend it", Fatal: true}}, Count{Checks: 3, Failed: 1}); err == nil || !strings.Contains(err.Error(), "2 of 5") {
 		t.Errorf("error = %v", err)
 	}
 	if !strings.Contains(out.String(), "-> mend it") {
@@ -143,7 +181,7 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(ws.Root, "scripts", "controlplane", name), string(data))
+		testfile.Write(t, filepath.Join(ws.Root, "scripts", "controlplane", name), string(data))
 	}
 	wantDisk := func(want string) {
 		t.Helper()
@@ -161,7 +199,7 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 	if !strings.Contains(f.Fix, "make unpack PACK=") {
 		t.Errorf("the next step is not named: %+v", f)
 	}
-	stamp, err := build.ControlPlane.Stamp(ws)
+	stamp, err := pinned.ControlPlane.Stamp(ws)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,15 +207,15 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 		if f := parts(t.Context(), ws); !f.Fatal {
 			t.Errorf("without %s: %+v", name, f)
 		}
-		write(t, ws.Bin(name), "")
-		write(t, ws.Bin(filepath.Join(".stamps", name)), stamp)
+		testfile.Write(t, ws.Bin(name), "")
+		testfile.Write(t, ws.Bin(filepath.Join(".stamps", name)), stamp)
 	}
 	if f := parts(t.Context(), ws); f.Fatal || f.Fix != "" {
 		t.Errorf("with all of them: %+v", f)
 	}
 	wantDisk("2.0 needed for the lessons")
-	write(t, ws.Bin(".stamps/etcd"), "of other pins")
-	if f := parts(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "kwok cluster: etcd") {
+	testfile.Write(t, ws.Bin(".stamps/etcd"), "of other pins")
+	if f := parts(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "CLUSTER=kwok: etcd") {
 		t.Errorf("with an outdated etcd: %+v", f)
 	}
 	wantDisk("5.0 needed for the first build")
@@ -192,15 +230,5 @@ func TestModulesNamesWhatIsMissing(t *testing.T) {
 	f := modules(t.Context(), ws)
 	if !f.Fatal || !strings.Contains(f.Detail, "k8s.io/client-go v") || !strings.Contains(f.Fix, "make unpack PACK=") {
 		t.Errorf("with an empty module cache: %+v", f)
-	}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }

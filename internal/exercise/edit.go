@@ -27,7 +27,7 @@ func (t Task) open(e Edit, source []byte) ([]byte, error) {
 	case e.From != "":
 		return os.ReadFile(filepath.Join(t.Step.Dir, e.From))
 	case e.Old != "":
-		return replaceOnce(source, e.Old, e.New)
+		return ReplaceOnce(source, e.Old, e.New)
 	case e.Function != "" && ext == ".go":
 		// A panic ends the program at once, fits every signature and names the line.
 		return replaceGoBody(source, e.Function, t.comment(e, "// ")+fmt.Sprintf("panic(%q)\n", t.NotDone()))
@@ -45,7 +45,7 @@ func (t Task) change(e Edit, source []byte) ([]byte, error) {
 	case e.From != "":
 		return os.ReadFile(filepath.Join(t.Step.Dir, e.From))
 	case e.Old != "":
-		changed, err := replaceOnce(source, e.Old, e.New)
+		changed, err := ReplaceOnce(source, e.Old, e.New)
 		if err != nil || ext != ".go" {
 			return changed, err
 		}
@@ -76,11 +76,14 @@ func (t Task) comment(e Edit, prefix string) string {
 	return b.String()
 }
 
-func replaceOnce(source []byte, old, new string) ([]byte, error) {
-	if n := bytes.Count(source, []byte(old)); n != 1 {
-		return nil, fmt.Errorf("the file holds %d times, not once, what is to be replaced:\n%s", n, old)
+// ReplaceOnce replaces a piece that a file must hold exactly once.
+func ReplaceOnce[T string | []byte](source T, old, new string) (T, error) {
+	before, after, found := strings.Cut(string(source), old)
+	if !found || strings.Contains(after, old) {
+		var none T
+		return none, fmt.Errorf("holds %d times, not once, what is to be replaced:\n%s", strings.Count(string(source), old), old)
 	}
-	return bytes.Replace(source, []byte(old), []byte(new), 1), nil
+	return T(before + new + after), nil
 }
 
 // replaceGoBody replaces the body of a function, and removes the imports that

@@ -1,7 +1,6 @@
 package exercise
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -51,9 +51,13 @@ func TestTasks(t *testing.T) {
 					t.Errorf("the mutant of %q is the solution", m.Name)
 				}
 			}
-			readme, err := os.ReadFile(task.Step.README())
-			if err != nil {
-				t.Fatal(err)
+			var readme []byte
+			for _, document := range task.Step.Documents() {
+				text, err := os.ReadFile(document)
+				if err != nil {
+					t.Fatal(err)
+				}
+				readme = append(readme, text...)
 			}
 			if want := "make check " + task.Args(); !strings.Contains(string(readme), want) {
 				t.Errorf("the step's README does not say %s", want)
@@ -187,13 +191,7 @@ func TestWorkIsKept(t *testing.T) {
 	ws := workspace.Workspace{Root: t.TempDir()}
 	write := func(name, text string) {
 		t.Helper()
-		path := filepath.Join(ws.Root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(ws.Root, name), text)
 	}
 	write("go.mod", "module "+workspace.Module+"\n\ngo 1.26.0\n\nrequire k8s.io/api v0.36.3\n")
 	write("go.sum", "")
@@ -243,10 +241,7 @@ func TestAddedModulesAreKept(t *testing.T) {
 	ws := workspace.Workspace{Root: t.TempDir()}
 	write := func(name, text string) {
 		t.Helper()
-		path := filepath.Join(ws.Root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(ws.Root, name), text)
 	}
 	read := func(name string) string {
 		t.Helper()

@@ -2,6 +2,7 @@ package exercise
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -92,13 +93,18 @@ func (t Task) edited(edits []Edit, edit func(Edit, []byte) ([]byte, error)) (Fil
 }
 
 // folder is a task's folder in the learner's module: "03-informer/repair".
-func (t Task) folder() string { return path.Join(t.Step.Name, t.Name) }
+func (t Task) folder() string { return path.Join(t.Step.Name, cmp.Or(t.Folder, t.Name)) }
 
 // Dir is a task's folder in a tree.
 func (t Task) Dir(tree string) string { return filepath.Join(tree, filepath.FromSlash(t.folder())) }
 
 // Binary is what a task's program is called: its name is its user agent.
-func (t Task) Binary() string { return path.Base(t.Program) }
+func (t Task) Binary() string {
+	if t.Shares() {
+		return t.Folder // the learner's own program, and not a copy of one of ours
+	}
+	return path.Base(t.Program)
+}
 
 // write writes the files of a task to a folder, which appears whole or not at all.
 func (f Files) write(dir string) (err error) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -28,9 +29,17 @@ type State struct {
 	Mistake string            `json:"mistake,omitempty"` // what the last check has found, by name
 }
 
-const stateFile = ".state.json"
+// stateFile is where the state of a task is, beside the learner's files.
+func (t Task) stateFile(ws workspace.Workspace) string {
+	name := ".state.json"
+	if t.Shares() {
+		name = ".state-" + t.Name + ".json"
+	}
+	return filepath.Join(t.Dir(Work(ws)), name)
+}
 
-// Begun reports whether a learner has files of a task.
+// Begun reports whether a learner has files of a task. Where tasks share a folder, a
+// task is begun with the folder.
 func (t Task) Begun(ws workspace.Workspace) bool {
 	_, err := os.Stat(t.Dir(Work(ws)))
 	return err == nil
@@ -39,7 +48,7 @@ func (t Task) Begun(ws workspace.Workspace) bool {
 // State returns what is known about a task that was begun.
 func (t Task) State(ws workspace.Workspace) (State, error) {
 	var s State
-	path := filepath.Join(t.Dir(Work(ws)), stateFile)
+	path := t.stateFile(ws)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil // somebody has removed it, or there is no work
@@ -60,7 +69,7 @@ func (t Task) SetState(ws workspace.Workspace, s State) error {
 		return err
 	}
 	// Whole or not at all.
-	path := filepath.Join(t.Dir(Work(ws)), stateFile)
+	path := t.stateFile(ws)
 	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
 		return err
 	}
@@ -91,7 +100,7 @@ func ProgressOf(ws workspace.Workspace, tasks []Task) ([]Progress, error) {
 		}
 		p := Progress{Task: t.ID(), Name: t.Name, Title: t.Title, Minutes: t.Minutes, State: "not begun",
 			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake}
-		if t.Begun(ws) {
+		if t.Begun(ws) && (!t.Shares() || s.Checks > 0 || !s.Begun.IsZero()) {
 			p.State = "begun"
 			if !s.Begun.IsZero() {
 				p.Begun = &s.Begun
@@ -105,8 +114,17 @@ func ProgressOf(ws workspace.Workspace, tasks []Task) ([]Progress, error) {
 	return list, nil
 }
 
-// Begin writes the files with which a learner begins.
+// Begin writes the files with which a learner begins. A further task of a folder
+// goes on with the files that are there.
 func (t Task) Begin(ws workspace.Workspace) error {
+	if t.Begun(ws) && t.Shares() {
+		s, err := t.State(ws)
+		if err != nil || !s.Begun.IsZero() {
+			return err
+		}
+		s.Begun = time.Now().UTC().Truncate(time.Second)
+		return t.SetState(ws, s)
+	}
 	if t.Begun(ws) {
 		return fmt.Errorf("%s is there and stays as it is; make reset %s moves it aside and begins again", t.Shown(""), t.Args())
 	}
@@ -137,7 +155,7 @@ func (t Task) SetAside(ws workspace.Workspace, now time.Time) (string, error) {
 		return "", fmt.Errorf("there is no %s; make exercise %s begins it", t.Shown(""), t.Args())
 	}
 	// Go and editors take no notice of a folder whose name begins with a dot.
-	aside := filepath.Join("work", ".aside", t.Step.Name, t.Name+"-"+now.Format("2006-01-02T15-04-05"))
+	aside := filepath.Join("work", ".aside", t.Step.Name, path.Base(t.folder())+"-"+now.Format("2006-01-02T15-04-05"))
 	for i := 2; ; i++ {
 		if _, err := os.Stat(filepath.Join(ws.Root, aside)); errors.Is(err, fs.ErrNotExist) {
 			break

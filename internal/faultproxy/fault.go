@@ -3,6 +3,7 @@ package faultproxy
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -317,15 +318,20 @@ func status(code int, retryAfter time.Duration) metav1.Status {
 type eventFilter struct {
 	ctx    context.Context
 	body   io.ReadCloser
-	lines  *bufio.Reader
+	lines  *bufio.Scanner
 	p      *Proxy
 	x      *exchange
 	output bytes.Buffer // what may go to the client
 }
 
 func newEventFilter(ctx context.Context, body io.ReadCloser, p *Proxy, x *exchange) io.ReadCloser {
-	return &eventFilter{ctx: ctx, body: body, lines: bufio.NewReader(body), p: p, x: x}
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEvent)
+	return &eventFilter{ctx: ctx, body: body, lines: lines, p: p, x: x}
 }
+
+// maxEvent is how long an event may be: as long as a body. A longer one ends the watch.
+const maxEvent = maxBody
 
 func (f *eventFilter) Close() error { return f.body.Close() }
 
@@ -333,14 +339,13 @@ func (f *eventFilter) Close() error { return f.body.Close() }
 // of the next one.
 func (f *eventFilter) Read(b []byte) (int, error) {
 	for f.output.Len() == 0 {
-		line, err := f.lines.ReadBytes('\n')
-		if len(bytes.TrimSpace(line)) > 0 {
+		if !f.lines.Scan() {
+			return 0, cmp.Or(f.lines.Err(), io.EOF)
+		}
+		if line := f.lines.Bytes(); len(bytes.TrimSpace(line)) > 0 {
 			if err := f.strike(line); err != nil {
 				return 0, err
 			}
-		}
-		if err != nil && f.output.Len() == 0 {
-			return 0, err
 		}
 	}
 	return f.output.Read(b)
@@ -372,6 +377,7 @@ func (f *eventFilter) strike(line []byte) error {
 		break // the first rule that strikes is the only one
 	}
 	f.output.Write(line)
+	f.output.WriteByte('\n')
 	f.p.passed(f.x, event)
 	return nil
 }

@@ -28,6 +28,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,6 +36,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // A Proxy forwards requests to an API server, except for the faults injected.
@@ -47,6 +50,8 @@ type Proxy struct {
 	closed    chan struct{}
 	handlers  sync.WaitGroup // requests and listeners being served
 	closeIdle func()
+
+	keepBodies atomic.Bool
 
 	mu        sync.Mutex
 	listener  net.Listener // nil while the server is made unreachable
@@ -88,7 +93,7 @@ func Start(config *rest.Config) (*Proxy, error) {
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { p.rewrite(r, target) },
 		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-			t := transport{upgrade: r.Header.Get("Upgrade") != "", own: r.Header.Get("Authorization") == "Bearer "+p.token}
+			t := transport{upgrade: r.Header.Get("Upgrade") != "", own: p.own(r)}
 			if t.own {
 				r.Header.Del("Authorization")
 			}
@@ -264,14 +269,11 @@ func (p *Proxy) Config() *rest.Config {
 	return &rest.Config{Host: p.URL(), BearerToken: p.token, TLSClientConfig: rest.TLSClientConfig{CAData: p.ca}}
 }
 
-// Context names the context of every kubeconfig for a proxy.
-const Context = "faultproxy"
-
 // WriteKubeconfig writes a kubeconfig for the proxy. The namespace becomes the
 // context's default one. A token that is not empty reaches the server as the
 // user's; otherwise the server gets the credentials that the proxy has.
 func (p *Proxy) WriteKubeconfig(path, namespace, token string) error {
-	const name = Context
+	const name = workspace.ProxyContext
 	if token == "" {
 		token = p.token
 	}
@@ -412,8 +414,10 @@ func (p *Proxy) finish(x *exchange) {
 	p.handlers.Done()
 }
 
-// maxBody is more than any API server takes.
-const maxBody = 16 << 20
+const (
+	maxBody    = 16 << 20 // more than any API server takes
+	maxForeign = 64 << 10 // of somebody who may not know the proxy's token
+)
 
 // ServeHTTP applies the faults of requests and forwards the others.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -426,9 +430,18 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.finish(x)
 	r = r.WithContext(context.WithValue(ctx, exchangeKey, x))
 	// While a body is unread, the server does not notice that the client is gone.
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
+	keep := int64(maxForeign)
+	if p.own(r) {
+		keep = maxBody
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, keep))
 	if err != nil {
 		panic(http.ErrAbortHandler)
+	}
+	if p.keepBodies.Load() && x.Write() {
+		p.mu.Lock()
+		x.Body = body
+		p.mu.Unlock()
 	}
 	r.Body = struct {
 		io.Reader
@@ -438,6 +451,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.reverse.ServeHTTP(w, r)
 	}
 }
+
+// KeepBodies has the proxy remember what the writes from now on send.
+func (p *Proxy) KeepBodies() { p.keepBodies.Store(true) }
+
+// own reports whether a request comes with the proxy's own token.
+func (p *Proxy) own(r *http.Request) bool { return r.Header.Get("Authorization") == "Bearer "+p.token }
 
 func (p *Proxy) rewrite(r *httputil.ProxyRequest, target *url.URL) {
 	r.SetURL(target)

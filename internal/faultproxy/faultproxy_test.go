@@ -223,6 +223,8 @@ func TestDescribe(t *testing.T) {
 	for _, tc := range []struct{ method, target, want string }{
 		{"GET", "/api/v1/namespaces/ns/pods", "list pods ns "},
 		{"GET", "/api/v1/pods?watch=true", "watch pods  "},
+		{"GET", "/api/v1/pods?watch=True", "watch pods  "}, // as Python sends it
+		{"GET", "/api/v1/pods?watch=False", "list pods  "},
 		{"GET", "/api/v1/pods?watch=1&sendInitialEvents=true", "watch-list pods  "},
 		{"GET", "/apis/apps/v1/namespaces/ns/deployments/web", "get deployments ns web"},
 		{"PUT", "/apis/apps/v1/namespaces/ns/deployments/web/status", "update deployments/status ns web"},

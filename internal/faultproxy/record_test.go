@@ -205,6 +205,30 @@ func TestSlowObserverHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// Bodies are remembered only from when that is asked for, and only those of writes.
+func TestBodies(t *testing.T) {
+	_, p := start(t)
+	send := func(method string) {
+		t.Helper()
+		if _, _, err := doWith(t.Context(), t, p, method, pods+"/p", method); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("PUT")
+	p.KeepBodies()
+	send("PUT")
+	send("GET")
+	send("DELETE")
+	var bodies []string
+	all, _ := p.Requests(Match{})
+	for _, r := range all {
+		bodies = append(bodies, string(r.Body))
+	}
+	if diff := cmp.Diff([]string{"", "PUT", "", "DELETE"}, bodies); diff != "" {
+		t.Errorf("bodies (-want +got):\n%s", diff)
+	}
+}
+
 func TestCallBeforeForwarding(t *testing.T) {
 	u, p := start(t)
 	type call struct {

@@ -6,6 +6,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // A Request is what a client asked for, in the API's terms, and what it got.
@@ -26,6 +28,7 @@ type Request struct {
 	Code    int           // the HTTP status of the answer; zero while there is none
 	Events  int           // for a watch: how many went to the client, bookmarks included
 	Faults  []Fault       // what was done to it
+	Body    []byte        // of a write, if the proxy keeps bodies
 }
 
 // watch-list is a watch that begins with the present state (sendInitialEvents).
@@ -90,9 +93,9 @@ func describe(r *http.Request) Request {
 	switch r.Method {
 	case http.MethodGet:
 		switch {
-		case isTrue(query.Get("watch")) && isTrue(query.Get("sendInitialEvents")):
+		case isTrue(query["watch"]) && isTrue(query["sendInitialEvents"]):
 			req.Verb = verbWatchList
-		case isTrue(query.Get("watch")):
+		case isTrue(query["watch"]):
 			req.Verb = verbWatch
 		case req.Name == "":
 			req.Verb = "list"
@@ -109,7 +112,11 @@ func describe(r *http.Request) Request {
 	return req
 }
 
-func isTrue(s string) bool { return s == "true" || s == "1" }
+// isTrue reads a parameter as the API server does, to which "True" and "" are true, too.
+func isTrue(values []string) (is bool) {
+	_ = runtime.Convert_Slice_string_To_bool(&values, &is, nil) // it returns no error
+	return is
+}
 
 // A Match says which requests are meant. The strings are patterns as in
 // path.Match, in which * also matches what holds a slash; an empty one matches all.

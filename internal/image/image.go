@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // user is nobody in particular, but not root: Pod Security "restricted" needs a number.
@@ -55,24 +56,41 @@ func New(entrypoint string, program []byte, arch string, labels map[string]strin
 
 // Write writes an image to a file, as docker save would, for docker load, kind load
 // and ctr images import.
-func Write(file, tag string, img v1.Image) error {
-	ref, err := name.NewTag(tag)
-	if err != nil {
-		return fmt.Errorf("the image's name: %w", err)
+func Write(file, tag string, img v1.Image, furtherTags ...string) error {
+	tags := map[name.Tag]v1.Image{}
+	for _, tag := range append(furtherTags, tag) {
+		ref, err := name.NewTag(tag)
+		if err != nil {
+			return fmt.Errorf("the image's name: %w", err)
+		}
+		tags[ref] = img
 	}
-	if err := tarball.WriteToFile(file, ref, img); err != nil {
+	if err := tarball.MultiWriteToFile(file, tags); err != nil {
 		return fmt.Errorf("writing the image: %w", err)
 	}
 	return nil
 }
 
-// Push sends an image to a registry, with the credentials of docker login.
-func Push(ctx context.Context, tag string, img v1.Image) error {
+// Index puts images for several architectures under one name. A node takes its own.
+func Index(images ...v1.Image) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, img := range images {
+		config, err := img.ConfigFile()
+		if err != nil {
+			return nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: config.Platform()}})
+	}
+	return index, nil
+}
+
+// Push sends an image, or an index of several, to a registry, with the credentials of docker login.
+func Push(ctx context.Context, tag string, what remote.Taggable) error {
 	ref, err := name.NewTag(tag)
 	if err != nil {
 		return fmt.Errorf("the image's name: %w", err)
 	}
-	if err := remote.Write(ref, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+	if err := remote.Push(ref, what, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 		return fmt.Errorf("pushing %s (docker login makes the credentials): %w", ref, err)
 	}
 	return nil

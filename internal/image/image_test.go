@@ -19,23 +19,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/k8s-go/workshop/internal/testfile"
 )
 
 // A clone is a small module with one program.
 func clone(t *testing.T, dir string) string {
 	t.Helper()
-	for file, text := range map[string]string{
+	testfile.WriteAll(t, dir, map[string]string{
 		"go.mod":        "module example.org/small\n\ngo 1.26.0\n",
 		"hello/main.go": "package main\n\nfunc main() { println(\"hello\") }\n",
-	} {
-		path := filepath.Join(dir, file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	return dir
 }
 
@@ -76,10 +70,10 @@ func TestTheDigestDependsOnTheSourcesOnly(t *testing.T) {
 
 func TestAnImageHoldsOneProgramForNobody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if err := Write(file, "workshop/hello:1", build(t, clone(t, t.TempDir()), "amd64")); err != nil {
+	if err := Write(file, "workshop/hello:1", build(t, clone(t, t.TempDir()), "amd64"), "workshop/hello:2"); err != nil {
 		t.Fatal(err)
 	}
-	tag := name.MustParseReference("workshop/hello:1").(name.Tag)
+	tag := name.MustParseReference("workshop/hello:2").(name.Tag)
 	img, err := tarball.ImageFromPath(file, &tag)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // Other reports whether the cluster has another definition of the same name than
-// the one in a file. One that the cluster does not have is no other one.
+// the one in a file. It reports false if the cluster has none of that name.
 func Other(ctx context.Context, config *rest.Config, path string) (bool, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

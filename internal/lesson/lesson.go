@@ -21,8 +21,8 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// Run executes the README of a step on the cluster, which must be up, for the
-// person that WORKSHOP_PREFIX names. What an earlier run that did not reach its end
+// Run executes the documents of a step on the cluster, which must be up, for the
+// person that WORKSHOP_PREFIX names, each in a shell of its own. What an earlier run that did not reach its end
 // has left in the cluster is removed first, and so is what this run leaves if it fails.
 func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (readme.Summary, error) {
 	p, err := ParsePrefix(os.Getenv(PrefixVariable))
@@ -38,20 +38,24 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	if update && p != "" {
 		return readme.Summary{}, fmt.Errorf("a README is written for everybody: unset %s", PrefixVariable)
 	}
-	file, err := p.README(ws, s)
+	files, err := p.Documents(ws, s)
 	if err != nil {
-		return readme.Summary{}, err
-	}
-	if err := p.remove(ctx, c, s); err != nil {
 		return readme.Summary{}, err
 	}
 	env := append(append(workspace.Without(c.Environ(), PrefixVariable), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
-	summary, err := runner.Run(ctx, file)
-	if err != nil {
-		err = errors.Join(err, p.remove(context.WithoutCancel(ctx), c, s))
+	var all readme.Summary
+	for _, file := range files {
+		if err := p.remove(ctx, c, s); err != nil {
+			return all, err
+		}
+		summary, err := runner.Run(ctx, file)
+		all = all.Add(summary)
+		if err != nil {
+			return all, errors.Join(err, p.remove(context.WithoutCancel(ctx), c, s))
+		}
 	}
-	return summary, err
+	return all, nil
 }
 
 func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {

@@ -52,15 +52,16 @@ func (p Prefix) Check(s workspace.Step) error {
 	return fmt.Errorf("step %d needs a cluster for each person: it installs definitions, and a cluster has one definition of a name for everybody; unset %s, and start one with make up CLUSTER=kwok", s.Number, PrefixVariable)
 }
 
-// README returns the lesson as somebody with this prefix reads and runs it. That is
-// a copy below .workshop, and so is each YAML file that names the namespace. Programs
-// and scripts are the same for everybody, and look at PrefixVariable.
-func (p Prefix) README(ws workspace.Workspace, s workspace.Step) (string, error) {
+// Documents returns the step's documents, the lesson first, as somebody with this prefix
+// reads and runs them. Those are copies below .workshop, and so is each YAML file that
+// names the namespace. Programs and scripts are the same for everybody, and look at
+// PrefixVariable.
+func (p Prefix) Documents(ws workspace.Workspace, s workspace.Step) ([]string, error) {
 	if p == "" {
-		return s.README(), nil
+		return s.Documents(), nil
 	}
 	if err := p.Check(s); err != nil {
-		return "", err
+		return nil, err
 	}
 	namespace := Prefix("").Namespace(s)
 	names := []string{} // of the copies, before the namespace: a path is replaced as a whole
@@ -85,14 +86,22 @@ func (p Prefix) README(ws workspace.Workspace, s workspace.Step) (string, error)
 		return write(filepath.Join(dir, name), strings.ReplaceAll(string(data), namespace, p.Namespace(s)))
 	})
 	if err != nil {
-		return "", fmt.Errorf("copying the files of %s: %w", s.Name, err)
+		return nil, fmt.Errorf("copying the files of %s: %w", s.Name, err)
 	}
-	text, err := os.ReadFile(s.README())
-	if err != nil {
-		return "", err
+	replace := strings.NewReplacer(append(names, namespace, p.Namespace(s))...).Replace
+	var copies []string
+	for _, document := range s.Documents() {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			return nil, err
+		}
+		own := filepath.Join(dir, s.Name, filepath.Base(document))
+		if err := write(own, replace(string(text))); err != nil {
+			return nil, err
+		}
+		copies = append(copies, own)
 	}
-	readme := filepath.Join(dir, s.Name, "README.md")
-	return readme, write(readme, strings.NewReplacer(append(names, namespace, p.Namespace(s))...).Replace(string(text)))
+	return copies, nil
 }
 
 func write(file, text string) error {

@@ -72,11 +72,11 @@ func TestPrefixedREADMENamesPrefixedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	file, err := Prefix("anna-").README(ws, s)
+	files, err := Prefix("anna-").Documents(ws, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile(file)
+	got, err := os.ReadFile(files[0])
 	const want = "# Two\n\n```console\n$ apply .workshop/prefix/anna/02-test/a/group.yaml 02-test/other.yaml\n" +
 		"$ get -n anna-workshop-02 x.anna-workshop-02.example.com\n```\n"
 	if err != nil || string(got) != want {

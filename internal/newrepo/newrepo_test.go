@@ -95,6 +95,9 @@ func TestTheNamesAreTheNewOnes(t *testing.T) {
 			return err
 		}
 		for n, line := range strings.Split(rel+"\n"+string(text), "\n") {
+			if strings.Contains(line, "CLONE") { // says where the judge is
+				continue
+			}
 			if old.MatchString(line) || strings.Contains(line, absolute) {
 				t.Errorf("%s:%d: %s", rel, n, line)
 			}
@@ -161,5 +164,12 @@ func TestTheVersionsAreThoseOfTheWorkshop(t *testing.T) {
 				}
 			}
 		}
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, source, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "staticcheck@" + requires("scripts/tools/go.mod")["honnef.co/go/tools"] + "\n"; !strings.Contains(string(makefile), want) {
+		t.Errorf("the Makefile does not name %s", want)
 	}
 }

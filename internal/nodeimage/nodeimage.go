@@ -18,15 +18,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/k8s-go/workshop/internal/build"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // binaries are the node's own: containerd, the CNI plugins and CoreDNS.
-var binaries = build.Tools{
+var binaries = pinned.Tools{
 	Module: "scripts/nodeimage", Dir: "nodeimage/bin", NeedsFree: 2 << 30,
 	// As in kind's own build of containerd: snapshotters that no kind node uses.
 	Tags: []string{"no_aufs", "no_zfs", "no_btrfs", "no_devmapper"},
@@ -41,7 +41,7 @@ const stampLabel = "dev.k8s-go.workshop.stamp"
 // Name returns the image's name; its tag is the Kubernetes version that
 // scripts/controlplane pins.
 func Name(ws workspace.Workspace) (string, error) {
-	version, err := build.KubernetesVersion(ws)
+	version, err := pinned.KubernetesVersion(ws)
 	return "workshop/node:" + version, err
 }
 
@@ -83,7 +83,7 @@ func Build(ctx context.Context, ws workspace.Workspace, out io.Writer) error {
 	if err := diskspace.Require(ws.Path(), 4<<30, "a node image"); err != nil {
 		return err
 	}
-	if err := build.ControlPlane.Build(ctx, ws, out, fromControlPlane...); err != nil {
+	if err := pinned.ControlPlane.Build(ctx, ws, out, fromControlPlane...); err != nil {
 		return err
 	}
 	if err := binaries.Build(ctx, ws, out); err != nil {
@@ -101,7 +101,7 @@ func Build(ctx context.Context, ws workspace.Workspace, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	version, err := build.KubernetesVersion(ws)
+	version, err := pinned.KubernetesVersion(ws)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func moduleDir(ctx context.Context, dir, module string) (string, error) {
 // of Debian's packages, which are the newest of their release.
 func stamp(ws workspace.Workspace) (string, error) {
 	h := sha256.New()
-	for _, set := range []build.Tools{build.ControlPlane, binaries} {
+	for _, set := range []pinned.Tools{pinned.ControlPlane, binaries} {
 		s, err := set.Stamp(ws)
 		if err != nil {
 			return "", err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -18,27 +19,15 @@ import (
 func clone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	ws := workspace.Workspace{Root: t.TempDir()}
-	for name, text := range map[string]string{
+	testfile.WriteAll(t, ws.Root, map[string]string{
 		"go.mod":                      "module " + workspace.Module + "\n\nrequire sigs.k8s.io/kind v0.33.0\n",
 		"scripts/controlplane/go.mod": "module x\n\nrequire k8s.io/kubernetes v1.36.3\n",
 		"scripts/controlplane/go.sum": "",
 		"scripts/nodeimage/go.mod":    "module y\n",
 		"scripts/nodeimage/go.sum":    "",
 		"scripts/nodeimage/build.sh":  "true\n",
-	} {
-		write(t, filepath.Join(ws.Root, name), text)
-	}
+	})
 	return ws
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func mustStamp(t *testing.T, ws workspace.Workspace) string {
@@ -65,7 +54,7 @@ func TestStampKnowsEveryInput(t *testing.T) {
 		if again := mustStamp(t, ws); again != before {
 			t.Fatalf("two stamps of one tree: %s and %s", before, again)
 		}
-		write(t, filepath.Join(ws.Root, name), text)
+		testfile.Write(t, filepath.Join(ws.Root, name), text)
 		if mustStamp(t, ws) == before {
 			t.Errorf("the stamp does not change with %s", name)
 		}
@@ -73,7 +62,7 @@ func TestStampKnowsEveryInput(t *testing.T) {
 	// What the root module requires beside kind does not reach the image.
 	ws := clone(t)
 	before := mustStamp(t, ws)
-	write(t, filepath.Join(ws.Root, "go.mod"), "module "+workspace.Module+"\n\nrequire (\n\tsigs.k8s.io/kind v0.33.0\n\texample.com/x v1.0.0\n)\n")
+	testfile.Write(t, filepath.Join(ws.Root, "go.mod"), "module "+workspace.Module+"\n\nrequire (\n\tsigs.k8s.io/kind v0.33.0\n\texample.com/x v1.0.0\n)\n")
 	if mustStamp(t, ws) != before {
 		t.Error("the stamp changes with a module that is not in the image")
 	}
@@ -83,7 +72,7 @@ func TestStampKnowsEveryInput(t *testing.T) {
 func fakeEngine(t *testing.T, label string) engine.Engine {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "docker"), "#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] && echo '"+label+"'\n")
+	testfile.Write(t, filepath.Join(dir, "docker"), "#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] && echo '"+label+"'\n")
 	if err := os.Chmod(filepath.Join(dir, "docker"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -144,10 +133,10 @@ func TestModuleDirOfAModuleThatWasNeverDownloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	versions := filepath.Join(proxy, "example.com", "m", "@v")
-	write(t, filepath.Join(versions, "v1.0.0.info"), `{"Version": "v1.0.0"}`)
-	write(t, filepath.Join(versions, "v1.0.0.mod"), "module example.com/m\n")
-	write(t, filepath.Join(versions, "v1.0.0.zip"), b.String())
-	write(t, filepath.Join(dir, "go.mod"), "module example.com/clone\n\ngo 1.26.0\n\nrequire example.com/m v1.0.0\n")
+	testfile.Write(t, filepath.Join(versions, "v1.0.0.info"), `{"Version": "v1.0.0"}`)
+	testfile.Write(t, filepath.Join(versions, "v1.0.0.mod"), "module example.com/m\n")
+	testfile.Write(t, filepath.Join(versions, "v1.0.0.zip"), b.String())
+	testfile.Write(t, filepath.Join(dir, "go.mod"), "module example.com/clone\n\ngo 1.26.0\n\nrequire example.com/m v1.0.0\n")
 	for name, value := range map[string]string{"GOPROXY": "file://" + proxy, "GOMODCACHE": cache, "GONOSUMDB": "*"} {
 		t.Setenv(name, value)
 	}

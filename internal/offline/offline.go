@@ -18,7 +18,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
-	"github.com/k8s-go/workshop/internal/pack"
+	"github.com/k8s-go/workshop/internal/offline/archive"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -86,8 +86,8 @@ func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io
 	if err != nil {
 		return fmt.Errorf("asking git for the commit: %w", err)
 	}
-	m := pack.Manifest{OS: runtime.GOOS, Arch: runtime.GOARCH, Commit: strings.TrimSpace(commit)}
-	if m.Pins, err = pack.Pins(ws.Root); err != nil {
+	m := archive.Manifest{OS: runtime.GOOS, Arch: runtime.GOARCH, Commit: strings.TrimSpace(commit)}
+	if m.Pins, err = archive.Pins(ws.Root); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
@@ -144,7 +144,7 @@ func addModules(ctx context.Context, ws workspace.Workspace, dir string, files m
 		name, err := filepath.Rel(downloads, path)
 		switch filepath.Ext(path) {
 		case ".zip", ".ziphash", ".mod", ".info":
-			files[pack.Modules+"/"+filepath.ToSlash(name)] = path
+			files[archive.Modules+"/"+filepath.ToSlash(name)] = path
 		}
 		return err
 	})
@@ -177,7 +177,7 @@ func addClusters(ctx context.Context, ws workspace.Workspace, want, dir string, 
 			return "", err
 		}
 		for _, file := range parts.Files {
-			files[pack.State+"/"+file] = ws.Path(filepath.FromSlash(file))
+			files[archive.State+"/"+file] = ws.Path(filepath.FromSlash(file))
 		}
 		if parts.Image == "" {
 			continue
@@ -185,7 +185,7 @@ func addClusters(ctx context.Context, ws workspace.Workspace, want, dir string, 
 		if image, err = save(ctx, parts.Image, filepath.Join(dir, "node-image.tar")); err != nil {
 			return "", err
 		}
-		files[pack.ImageFile] = filepath.Join(dir, "node-image.tar")
+		files[archive.ImageFile] = filepath.Join(dir, "node-image.tar")
 		fmt.Fprintf(out, "The node image %s\n", image)
 	}
 	return image, nil
@@ -209,7 +209,7 @@ func save(ctx context.Context, image, file string) (name string, err error) {
 }
 
 // write writes the pack beside its place first, so that no half of one can be handed out.
-func write(ctx context.Context, file string, m pack.Manifest, files map[string]string) (size int64, err error) {
+func write(ctx context.Context, file string, m archive.Manifest, files map[string]string) (size int64, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".pack-")
 	if err != nil {
 		return 0, err
@@ -219,7 +219,7 @@ func write(ctx context.Context, file string, m pack.Manifest, files map[string]s
 			err = errors.Join(err, os.Remove(tmp.Name()))
 		}
 	}()
-	err = pack.Write(ctx, tmp, m, files)
+	err = archive.Write(ctx, tmp, m, files)
 	info, statErr := tmp.Stat()
 	if err := errors.Join(err, statErr, tmp.Chmod(0o644), tmp.Close()); err != nil {
 		return 0, err

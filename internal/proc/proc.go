@@ -33,7 +33,7 @@ type Cmd struct {
 	Grace  time.Duration
 
 	// Session gives it a session of its own as well. All that it starts stays in
-	// there, also what makes itself a process group; see Process.Left.
+	// there, also what makes itself a process group; see Process.KillSession.
 	Session bool
 
 	// Terminal is the controlling terminal of that session, and takes the place of

@@ -13,9 +13,15 @@ import (
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
-// Left ends what still runs in the session of a process that has ended, and
-// returns a line for each. What only takes a moment to end is no such thing.
-func (p *Process) Left(ctx context.Context) ([]string, error) {
+// gopsutil knows a process again by the second in which it began. That is counted
+// from the boot, whose second Linux moves when the clock is set right: a process that
+// runs would count as ended.
+func init() { process.EnableBootTimeCache(true) }
+
+// KillSession waits until the process has ended, gives other processes of its
+// session a second to end as well, and kills the rest. It returns a line for each
+// process that it has killed.
+func (p *Process) KillSession(ctx context.Context) ([]string, error) {
 	<-p.done
 	var left []*process.Process
 	look := func(ctx context.Context) (err error) {

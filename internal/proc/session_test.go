@@ -8,7 +8,7 @@ import (
 )
 
 // A process that left the group of whoever started it is still found, and ended.
-func TestLeft(t *testing.T) {
+func TestKillSession(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	c := bash("set -m; sleep 600 >/dev/null 2>&1 & echo $! >'" + file + "'")
 	c.Session = true
@@ -16,9 +16,9 @@ func TestLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := p.Left(t.Context())
-	if err != nil || len(left) != 1 || !strings.HasSuffix(left[0], " sleep 600") {
-		t.Errorf("left: %q, %v", left, err)
+	killed, err := p.KillSession(t.Context())
+	if err != nil || len(killed) != 1 || !strings.HasSuffix(killed[0], " sleep 600") {
+		t.Errorf("killed: %q, %v", killed, err)
 	}
 	gone(t, file)
 
@@ -27,8 +27,8 @@ func TestLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left, err := p.Left(t.Context()); err != nil || len(left) > 0 {
-			t.Errorf("%s has left %q, %v", c, left, err)
+		if killed, err := p.KillSession(t.Context()); err != nil || len(killed) > 0 {
+			t.Errorf("%s: killed %q, %v", c, killed, err)
 		}
 	}
 	if _, err := os.Stat(file); err != nil {

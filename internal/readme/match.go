@@ -95,9 +95,15 @@ func patternOf(name string) string {
 // stops its informers ends a watch while it reads an event.
 var atStop = regexp.MustCompile(`^I\d{4} .* reflector\.go:\d+\] "Warning: watch ended with error" .*context canceled`)
 
-// withoutChance removes the lines of which nobody can say whether they come.
-func withoutChance(got []string) []string {
-	return slices.DeleteFunc(slices.Clone(got), atStop.MatchString)
+// downloading is what any go command prints while it fetches a module or a toolchain
+// that the machine does not have yet: progress, which a reader sees and no lesson expects.
+var downloading = regexp.MustCompile(`^go: downloading (\S+ v\S+|go\d\S* \(\S+\))$`)
+
+// withoutNoise removes the lines that a lesson can neither expect nor rule out.
+func withoutNoise(got []string) []string {
+	return slices.DeleteFunc(slices.Clone(got), func(line string) bool {
+		return atStop.MatchString(line) || downloading.MatchString(line)
+	})
 }
 
 // compare reports whether the output is what the lesson expects, and how many
@@ -138,7 +144,7 @@ func compare(want, got []string) (wanted, gotten int, ok bool) {
 // Difference says in a line or two where the output of a command and its exit
 // code are not what the lesson expects. It is empty if they are.
 func (c Command) Difference(got []string, exitCode int) string {
-	got = withoutChance(got)
+	got = withoutNoise(got)
 	wanted, gotten, ok := compare(c.Want, got)
 	line := func(lines []string, i int) string {
 		if i >= len(lines) {
@@ -173,7 +179,7 @@ const (
 // others values of an unmistakable shape become placeholders.
 func rewrite(want, got []string) []string {
 	lines := expected(want)
-	got = withoutChance(got)
+	got = withoutNoise(got)
 	// cost[i][j] is the least that it takes to turn lines[i:] into got[j:].
 	cost := make([][]int, len(lines)+1)
 	matches := make([][]bool, len(lines))

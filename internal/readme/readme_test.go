@@ -130,6 +130,9 @@ func TestMatch(t *testing.T) {
 		{"unknown placeholder is literal", "<name>", "web", false},
 		{"unknown placeholder as it stands", "<name>", "<name>", true},
 		{"trailing space", "a", "a  ", true},
+		{"a module that this machine did not have yet", "PASS", "go: downloading github.com/google/go-cmp v0.7.0\nPASS", true},
+		{"a toolchain, too", "PASS", "go: downloading go1.26.9 (linux/amd64)\nPASS", true},
+		{"what only looks like one", "PASS", "go: downloading failed\nPASS", false},
 		{"a watch that the program's end cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "context canceled") + "\nb", true},
 		{"a watch that something else cut", "a\nb", "a\n" + fmt.Sprintf(watchEnded, "connection reset by peer") + "\nb", false},
 	} {
@@ -138,6 +141,9 @@ func TestMatch(t *testing.T) {
 				t.Errorf("%q and %q: %q, want a match: %v", tc.want, tc.got, got, tc.match)
 			}
 		})
+	}
+	if d := difference(nil, []string{"go: downloading k8s.io/gengo/v2 v2.0.0-20251215205346-5ee0d033ba5b", "go: downloading golang.org/x/mod v0.42.0"}); d != "" {
+		t.Errorf("modules that are fetched where no output is expected: %s", d)
 	}
 	if difference(nil, []string{"surprise"}) == "" {
 		t.Error("output where none is expected was accepted")

@@ -2,6 +2,7 @@ package readme
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/terminal"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // A Runner executes READMEs.
@@ -34,6 +36,11 @@ type Summary struct {
 	Commands int
 	ByHand   int // console blocks left to the reader
 	Updated  int // expected outputs and excerpts that were rewritten
+}
+
+// Add returns the sum of both, with the title of the first that has one.
+func (s Summary) Add(more Summary) Summary {
+	return Summary{cmp.Or(s.Title, more.Title), s.Blocks + more.Blocks, s.Commands + more.Commands, s.ByHand + more.ByHand, s.Updated + more.Updated}
 }
 
 // A Mismatch is a command that did not do what the README says.
@@ -155,21 +162,10 @@ type shell struct {
 	n       int
 }
 
-// theirs are variables of a person's environment that change what bash, curl,
-// kubectl or a script of the workshop do. Readers see what a lesson does without them.
-var theirs = []string{
-	"BASH_ENV", "ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT", "CDPATH", "GLOBIGNORE", "PROMPT_COMMAND", "PS4", "TMOUT",
-	"LANG", "LANGUAGE", "GREP_OPTIONS", "CURL_HOME", "KUBECTL_EXTERNAL_DIFF", "KUBERC", "WORKSHOP_NAMESPACE",
-}
-
-// Environment returns the environment of a lesson's shell: env without what is
-// theirs, with dir for temporary files and for the ~/.curlrc that curl finds.
+// Environment returns the environment of a lesson's shell: env without what
+// would lead it astray, with dir for temporary files and for the ~/.curlrc that curl finds.
 func Environment(env []string, dir string) []string {
-	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(theirs, name) || strings.HasPrefix(name, "LC_") || strings.HasPrefix(name, "BASH_FUNC_")
-	})
-	return append(env, "TMPDIR="+dir, "CURL_HOME="+dir, "KUBERC=off", "TERM=dumb", "NO_COLOR=1", "LC_ALL=C", "TZ=UTC")
+	return append(workspace.ForLessons(env), "TMPDIR="+dir, "CURL_HOME="+dir, "KUBERC=off", "TERM=dumb", "NO_COLOR=1", "LC_ALL=C", "TZ=UTC")
 }
 
 func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error) {

@@ -17,7 +17,7 @@ type Command struct {
 	Path    string // a binary from Env.Program, or a script relative to the clone's root
 	Args    []string
 	Env     []string      // in addition to what reaches the cluster, as in exec.Cmd
-	Timeout time.Duration // after which it is killed; one minute if zero
+	Timeout time.Duration // after which it is killed; three minutes if zero, because machines are slow
 }
 
 // A Result is what a command did.
@@ -55,7 +55,7 @@ func start(ctx context.Context, t testing.TB, dir string, environ []string, c Co
 	t.Helper()
 	p := &Process{timeout: c.Timeout, started: time.Now()}
 	if p.timeout == 0 {
-		p.timeout = time.Minute
+		p.timeout = 3 * time.Minute
 	}
 	path := c.Path
 	if !filepath.IsAbs(path) {

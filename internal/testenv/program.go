@@ -16,7 +16,9 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // A ProgramOption changes a program's source for one build, by an overlay. The
@@ -51,6 +53,16 @@ type program struct {
 // kept below .workshop, so that the next run links only what has changed.
 func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	e.t.Helper()
+	path, err := e.Build(pkg, options...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return path
+}
+
+// Build is Program for a build that may fail.
+func (e *Env) Build(pkg string, options ...ProgramOption) (string, error) {
+	e.t.Helper()
 	e.own()
 	s := e.suite
 	key := programKey(pkg, options)
@@ -64,10 +76,7 @@ func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	p.once.Do(func() {
 		p.path, p.err = buildProgram(s.ctx, s.ws.Root, s.ws.Path("programs", key), pkg, options)
 	})
-	if p.err != nil {
-		e.t.Fatal(p.err)
-	}
-	return p.path
+	return p.path, p.err
 }
 
 // programKey names the folder of a program's binary. It changes with the
@@ -101,25 +110,30 @@ func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramO
 	}
 	// The binary has the name that go run gives it: clients send it as their user agent.
 	binary = filepath.Join(dir, path.Base(pkg))
-	// No symbol table: linking takes a third less, and stack traces stay whole.
-	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
-	if len(options) > 0 {
-		overlay, err := Overlay(dir, filepath.Join(root, pkg), options)
-		if err != nil {
-			return "", fmt.Errorf("changing %s: %w", pkg, err)
-		}
-		args = append(args, "-overlay", overlay)
-	}
-	// The grace is for go to remove its temporary folder.
-	if err := proc.Run(ctx, proc.Cmd{Path: "go", Args: append(args, pkg), Dir: root, Grace: 10 * time.Second}); err != nil {
+	if err := GoBuild(ctx, root, pkg, binary, dir, options...); err != nil {
 		return "", fmt.Errorf("building %s: %w", pkg, err)
 	}
 	return binary, nil
 }
 
-// Overlay writes the changed sources to dir, with the file that tells go
+// GoBuild builds the program in the folder pkg of the module at root. Changed sources go into the folder overlays.
+func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ...ProgramOption) error {
+	// No symbol table: linking takes a third less, and stack traces stay whole.
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
+	if len(options) > 0 {
+		file, err := overlay(overlays, filepath.Join(root, pkg), options)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-overlay", file)
+	}
+	// The grace is for go to remove its temporary folder.
+	return proc.Run(ctx, proc.Cmd{Path: "go", Args: append(args, pkg), Dir: root, Env: workspace.Environ(), Grace: 10 * time.Second})
+}
+
+// overlay writes the changed sources to dir, with the file that tells go
 // build which of the program's files they stand for, and returns its path.
-func Overlay(dir, source string, options []ProgramOption) (string, error) {
+func overlay(dir, source string, options []ProgramOption) (string, error) {
 	changed := map[string]string{}
 	for _, o := range options {
 		file := filepath.Join(source, o.file)
@@ -137,22 +151,22 @@ func Overlay(dir, source string, options []ProgramOption) (string, error) {
 		case o.add:
 			changed[file] = o.new
 		default:
-			if n := strings.Count(text, o.old); n != 1 {
-				return "", fmt.Errorf("%s holds %d times, not once, what is to be replaced:\n%s", file, n, o.old)
+			replaced, err := exercise.ReplaceOnce(text, o.old, o.new)
+			if err != nil {
+				return "", fmt.Errorf("%s %w", file, err)
 			}
-			changed[file] = strings.Replace(text, o.old, o.new, 1)
+			changed[file] = replaced
 		}
 	}
-	var overlay struct{ Replace map[string]string }
-	overlay.Replace = map[string]string{}
+	replace := map[string]string{}
 	for file, text := range changed {
 		copied := filepath.Join(dir, filepath.Base(file))
 		if err := os.WriteFile(copied, []byte(text), 0o644); err != nil {
 			return "", err
 		}
-		overlay.Replace[file] = copied
+		replace[file] = copied
 	}
-	data, err := json.Marshal(overlay)
+	data, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}

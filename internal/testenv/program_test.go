@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/testfile"
 )
 
 const hello = "./lesson/hello"
@@ -15,18 +17,10 @@ const hello = "./lesson/hello"
 func module(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	for name, text := range map[string]string{
+	testfile.WriteAll(t, root, map[string]string{
 		"go.mod":               "module example.org/m\n\ngo 1.26\n",
 		"lesson/hello/main.go": "package main\n\nfunc main() {\n\tprintln(\"hello\")\n}\n",
-	} {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	return root
 }
 

@@ -1,13 +1,20 @@
 package testenv
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
+
+// SlowEnv names how long every proxy of a test holds back each request, such as
+// SLOW=500ms: so a program behind it is as slow as on a slow machine. What a test
+// says of a program must not change by that.
+const SlowEnv = "SLOW"
 
 // A Proxy stands between programs and the cluster for the length of one test,
 // and breaks what the test tells it to break.
@@ -43,7 +50,15 @@ func (e *Env) Proxy() *Proxy {
 	if err := p.WriteKubeconfig(kubeconfig, e.Namespace, ""); err != nil {
 		e.t.Fatalf("writing the fault proxy's kubeconfig: %v", err)
 	}
-	return &Proxy{Proxy: p, Kubeconfig: kubeconfig, e: e}
+	proxy := &Proxy{Proxy: p, Kubeconfig: kubeconfig, e: e}
+	if text := os.Getenv(SlowEnv); text != "" {
+		delay, err := time.ParseDuration(text)
+		if err != nil {
+			e.t.Fatalf("%s: %v", SlowEnv, err)
+		}
+		proxy.MustInject(faultproxy.Rule{Fault: faultproxy.Slow, Delay: delay, Times: -1})
+	}
+	return proxy
 }
 
 // MustInject injects a fault. A rule that the proxy refuses fails the test.

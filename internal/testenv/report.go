@@ -7,7 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/e2e-framework/klient/k8s"
-	"sigs.k8s.io/e2e-framework/klient/k8s/resources"
 	"sigs.k8s.io/yaml"
 )
 
@@ -27,17 +26,12 @@ func (e *Env) report(ctx context.Context) {
 	if !e.reported.Swap(true) {
 		e.reportEvents(ctx, &b)
 	}
-	objects, err := resources.New(e.Config)
-	if err != nil {
-		fmt.Fprintf(&b, "no client for the test's objects: %v\n", err)
-		e.watch = nil
-	}
 	for _, o := range e.watch {
 		namespace := o.GetNamespace()
 		if namespace == "" {
 			namespace = e.Namespace
 		}
-		if err := objects.Get(ctx, o.GetName(), namespace, o); err != nil {
+		if err := e.suite.resources.Get(ctx, o.GetName(), namespace, o); err != nil {
 			fmt.Fprintf(&b, "%T %s: %v\n", o, o.GetName(), err)
 			continue
 		}

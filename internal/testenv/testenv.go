@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/e2e-framework/klient/k8s"
+	"sigs.k8s.io/e2e-framework/klient/k8s/resources"
 	"sigs.k8s.io/e2e-framework/pkg/env"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 
@@ -54,6 +55,8 @@ type suite struct {
 	config  *rest.Config
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
+	// resources is e2e-framework's client for objects of any type.
+	resources *resources.Resources
 	// down removes the cluster that setup has started; nil if it was up before.
 	down func(context.Context) error
 	// goneWithin is how long a test's namespace may take to go.
@@ -74,7 +77,7 @@ var shared *suite
 type Option func(*suite)
 
 // NamespacesGoneWithin limits how long Main waits, after the last test, for the
-// namespaces of the tests to go. The default is a minute.
+// namespaces of the tests to go. The default is three minutes.
 func NamespacesGoneWithin(d time.Duration) Option { return func(s *suite) { s.goneWithin = d } }
 
 // Main runs the tests of a package on the cluster that CLUSTER chooses. A
@@ -86,12 +89,14 @@ func Main(m *testing.M, options ...Option) {
 	for _, option := range options {
 		option(s)
 	}
-	e := env.NewWithConfig(envconf.New())
+	e := env.NewWithConfig(envconf.New()).WithContext(ctx)
+	var unclean error
 	e.Setup(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
 		shared = s
-		return ctx, s.setup(s.ctx)
+		return ctx, s.setup(ctx)
+	}, func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
+		return ctx, s.connect(s.cluster.Kubeconfig())
 	})
-	var unclean error
 	e.Finish(func(ctx context.Context, _ *envconf.Config) (context.Context, error) {
 		unclean = s.finish()
 		return ctx, unclean
@@ -132,7 +137,7 @@ func (s *suite) setup(ctx context.Context) (err error) {
 	if err := pruneUnused(s.ws.Path("programs"), time.Now().AddDate(0, 0, -7)); err != nil {
 		return fmt.Errorf("removing programs that no test needs any more: %w", err)
 	}
-	return s.connect(s.cluster.Kubeconfig())
+	return nil
 }
 
 func (s *suite) connect(kubeconfig string) (err error) {
@@ -140,6 +145,9 @@ func (s *suite) connect(kubeconfig string) (err error) {
 		return err
 	}
 	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
+		return err
+	}
+	if s.resources, err = resources.New(s.config); err != nil {
 		return err
 	}
 	s.dynamic, err = dynamic.NewForConfig(s.config)
@@ -338,7 +346,7 @@ func (e *Env) NeedsContainers() {
 		e.t.Fatal(err)
 	}
 	if !containers {
-		e.t.Skipf("needs running containers, which the nodes of a %s cluster only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
+		e.t.Skipf("needs running containers, which the nodes of CLUSTER=%s only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
 	}
 }
 

@@ -31,15 +31,17 @@ const (
 	definitionTests = workspace.Module + "/internal/crdtest"
 )
 
-// List compiles the packages that match the pattern and returns those that have
-// tests. The flags are those of go build. What a package needs is what its tests
-// import, so there is no list to keep up to date.
-func List(ctx context.Context, dir, pattern string, flags ...string) ([]Package, error) {
+// ofEnvironment are the packages that offer the test environment to others, and whose
+// own tests do without it.
+var ofEnvironment = []string{testEnvironment, workspace.Module + "/internal/exercise/check"}
+
+// List compiles the packages that match the patterns, which have spaces between them,
+// and returns those that have tests. The flags are those of go build. What a package
+// needs is what its tests import, so there is no list to keep up to date.
+func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package, error) {
 	type listed struct {
-		ImportPath, Dir, ForTest           string
-		DepOnly                            bool
-		Imports, TestImports, XTestImports []string
-		TestGoFiles, XTestGoFiles          []string
+		ImportPath, Dir                 string
+		Deps, TestGoFiles, XTestGoFiles []string
 	}
 	var output bytes.Buffer
 	// -export compiles. Otherwise two lanes that start with an empty build cache
@@ -51,68 +53,40 @@ func List(ctx context.Context, dir, pattern string, flags ...string) ([]Package,
 		return nil, err
 	}
 	defer os.RemoveAll(temp)
-	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: slices.Concat([]string{"list", "-e", "-export", "-deps", "-test",
-		"-json=ImportPath,Dir,ForTest,DepOnly,Imports,TestImports,XTestImports,TestGoFiles,XTestGoFiles"}, flags, []string{pattern})})
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: slices.Concat([]string{"list", "-e", "-export", "-test",
+		"-json=ImportPath,Dir,Deps,TestGoFiles,XTestGoFiles"}, flags, strings.Fields(patterns))})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)
 	}
-	imports := map[string][]string{}
-	var tested []listed
+	var packages []Package
+	byTest := map[string]listed{} // the package of "example.org/p.test"
 	for decoder := json.NewDecoder(&output); ; {
 		var p listed
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			break
+			return packages, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("reading the output of go list: %w", err)
 		}
-		path := plain(p.ImportPath)
-		for _, i := range p.Imports {
-			imports[path] = append(imports[path], plain(i))
+		byTest[p.ImportPath+".test"] = p
+		tested, isTest := byTest[p.ImportPath]
+		if !isTest {
+			continue
 		}
-		if !p.DepOnly && p.ForTest == "" && len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 {
-			tested = append(tested, p)
-		}
-	}
-	var packages []Package
-	for _, p := range tested {
-		direct := slices.DeleteFunc(slices.Concat(p.TestImports, p.XTestImports), func(i string) bool { return i == p.ImportPath })
-		benchmarks, err := anyMatch(benchmark, p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
+		benchmarks, err := anyMatch(benchmark, tested.Dir, slices.Concat(tested.TestGoFiles, tested.XTestGoFiles))
 		if err != nil {
 			return nil, err
 		}
+		// What is compiled for this test is called "example.org/q [example.org/p.test]".
+		uses := func(pkg string) bool {
+			return slices.ContainsFunc(p.Deps, func(d string) bool { return d == pkg || strings.HasPrefix(d, pkg+" ") })
+		}
 		packages = append(packages, Package{
-			ImportPath:   p.ImportPath,
-			NeedsCluster: reaches(imports, direct, testEnvironment),
-			Definitions:  p.ImportPath == definitionTests || reaches(imports, direct, definitionTests),
+			ImportPath:   tested.ImportPath,
+			NeedsCluster: !slices.Contains(ofEnvironment, tested.ImportPath) && uses(testEnvironment),
+			Definitions:  uses(definitionTests),
 			Benchmarks:   benchmarks,
 		})
 	}
-	return packages, nil
-}
-
-// plain removes what go list adds to packages that are compiled for one test:
-// "example.org/p [example.org/p.test]".
-func plain(importPath string) string {
-	path, _, _ := strings.Cut(importPath, " ")
-	return path
-}
-
-// reaches reports whether one of the packages is the target or depends on it.
-func reaches(imports map[string][]string, packages []string, target string) bool {
-	seen := map[string]bool{}
-	packages = slices.Clone(packages)
-	for len(packages) > 0 {
-		p := packages[len(packages)-1]
-		packages = packages[:len(packages)-1]
-		if p == target {
-			return true
-		}
-		if !seen[p] {
-			seen[p] = true
-			packages = append(packages, imports[p]...)
-		}
-	}
-	return false
 }
 
 var benchmark = regexp.MustCompile(`(?m)^func Benchmark`)

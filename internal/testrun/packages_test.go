@@ -53,6 +53,10 @@ func TestList(t *testing.T) {
 	if diff := cmp.Diff(want[3:4], one); err != nil || diff != "" {
 		t.Errorf("one package: %v (-want +got):\n%s", err, diff)
 	}
+	two, err := List(t.Context(), dir, "./types/... ./unit")
+	if diff := cmp.Diff(want[3:], two); err != nil || diff != "" {
+		t.Errorf("two patterns: %v (-want +got):\n%s", err, diff)
+	}
 	lanes := Lanes(packages, 2)
 	if len(lanes) != 2 || !slices.Contains(lanes[0], m+"unit") || !slices.Equal(lanes[1][len(lanes[1])-2:], []string{m + "internal/crdtest", m + "types"}) {
 		t.Errorf("lanes %q: packages with definitions must share one, and no other", lanes)

@@ -3,6 +3,7 @@ package testrun
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
+	"gotest.tools/gotestsum/testjson"
 
 	"github.com/k8s-go/workshop/internal/poll"
 )
@@ -111,8 +113,9 @@ func TestAllWell(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	contains(t, output, "ok    good ", "5 tests, 2 skipped\n", "good TestSkipped: needs containers\n", "good TestParts/two: not today\n",
-		"5 tests in 1 package: 3 passed, 2 skipped, 0 failed; ")
+	contains(t, output, "ok    good ", "5 tests, 2 skipped\n",
+		"=== SKIP: good TestSkipped (0.00s)\n    good_test.go:4: needs containers\n", "=== SKIP: good TestParts/two (0.00s)\n    good_test.go:5: not today\n",
+		"DONE 5 tests, 2 skipped in ")
 	if strings.Contains(output, "secret") || strings.Contains(output, "none") || strings.Contains(output, "\x1b") {
 		t.Errorf("more than needed is shown:\n%s", output)
 	}
@@ -127,12 +130,12 @@ func TestFailures(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	contains(t, output,
-		"FAIL  broken ", "undefined: undefined",
-		"FAIL  bad ", "bad_test.go:3: what went wrong",
-		"FAIL  panics ", "panic: out of order",
-		"FAIL  unclean ", "error: a namespace is still there",
+		"FAIL\tgithub.com/k8s-go/workshop/broken [build failed]\n", "undefined: undefined",
+		"FAIL\tgithub.com/k8s-go/workshop/bad\t", "bad_test.go:3: what went wrong",
+		"FAIL\tgithub.com/k8s-go/workshop/panics\t", "panic: out of order",
+		"FAIL\tgithub.com/k8s-go/workshop/unclean\t", "error: a namespace is still there",
 		"ok    good ",
-		"\nFailed:\n", "\n  bad TestBad/part\n", "\n  bad TestBad\n", "\n  panics TestPanics\n", "\n  unclean\n", "\n  broken\n")
+		"\n=== Failed\n", "\n=== FAIL: bad TestBad/part (", "\n=== FAIL: bad TestBad (", "\n=== FAIL: panics TestPanics (", "\n=== FAIL: unclean  (", "\n=== FAIL: broken  (")
 	if strings.Contains(output, "secret") {
 		t.Errorf("what passed is shown:\n%s", output)
 	}
@@ -191,31 +194,30 @@ func noProcess(t *testing.T, command string) {
 	}
 }
 
-// played is a display after some events, and what it has shown.
-func played(t *testing.T, tty bool) (*display, *strings.Builder) {
-	t.Helper()
+// played is a display in the middle of tests, and what it shows.
+func played(tty bool) (*display, *strings.Builder) {
 	var out strings.Builder
 	d := newDisplay(os.Stdin)
 	d.out, d.tty = &out, tty
-	for _, e := range []event{
+	for _, e := range []testjson.TestEvent{
 		{Action: "start", Package: "m/one"},
-		{Action: "run", Package: "m/one", Test: "TestRuns"},
-		{Action: "run", Package: "m/one", Test: "TestRuns/part"},
-		{Action: "run", Package: "m/one", Test: "TestWaits"},
-		{Action: "pause", Package: "m/one", Test: "TestWaits"},
-		{Action: "run", Package: "m/one", Test: "TestEnded"},
-		{Action: "pass", Package: "m/one", Test: "TestEnded", Elapsed: 2},
-		{Action: "run", Package: "m/one", Test: "TestHasJustEnded"},
-		{Action: "output", Package: "m/one", Test: "TestHasJustEnded", Output: "--- PASS: TestHasJustEnded (0.00s)\n"},
+		{Action: testjson.ActionRun, Package: "m/one", Test: "TestRuns"},
+		{Action: testjson.ActionRun, Package: "m/one", Test: "TestRuns/part"},
+		{Action: testjson.ActionRun, Package: "m/one", Test: "TestWaits"},
+		{Action: testjson.ActionPause, Package: "m/one", Test: "TestWaits"},
+		{Action: testjson.ActionRun, Package: "m/one", Test: "TestEnded"},
+		{Action: testjson.ActionPass, Package: "m/one", Test: "TestEnded"},
+		{Action: testjson.ActionRun, Package: "m/one", Test: "TestHasJustEnded"},
+		{Action: testjson.ActionOutput, Package: "m/one", Test: "TestHasJustEnded", Output: "--- PASS: TestHasJustEnded (0.00s)\n"},
 		{Action: "start", Package: "m/two"},
 	} {
-		d.handle(e)
+		d.note(e)
 	}
 	return d, &out
 }
 
 func TestProgress(t *testing.T) {
-	d, out := played(t, false)
+	d, out := played(false)
 	d.progress()
 	if want := "  0s  m/one TestRuns 0s | m/two\n"; out.String() != want {
 		t.Errorf("%q, want %q", out, want)
@@ -224,10 +226,10 @@ func TestProgress(t *testing.T) {
 
 // Those that have run longest are named.
 func TestProgressOfManyTests(t *testing.T) {
-	d, out := played(t, false)
-	d.running["m/one TestRuns"].begun = time.Now().Add(-time.Minute)
+	d, out := played(false)
+	d.running["m/one"]["TestRuns"] = time.Now().Add(-time.Minute)
 	for _, name := range []string{"TestLater", "TestLatest"} {
-		d.handle(event{Action: "run", Package: "m/one", Test: name})
+		d.note(testjson.TestEvent{Action: testjson.ActionRun, Package: "m/one", Test: name})
 	}
 	d.progress()
 	if want := "  0s  m/one TestRuns 1m0s TestLater 0s and 1 more | m/two\n"; out.String() != want {
@@ -236,23 +238,29 @@ func TestProgressOfManyTests(t *testing.T) {
 }
 
 func TestProgressInATerminal(t *testing.T) {
-	d, out := played(t, true)
+	d, out := played(true)
 	d.progress()
 	d.progress()
-	d.handle(event{Action: "pass", Package: "m/one", Elapsed: 3})
+	if err := d.Err("a line"); err != nil {
+		t.Error(err)
+	}
 	want := "  0s  m/one TestRuns 0s | m/two"
-	if got := out.String(); !strings.HasPrefix(got, want+"\r\x1b[K"+want+"\r\x1b[Kok    m/one ") {
+	if got := out.String(); got != want+"\r\x1b[K"+want+"\r\x1b[Ka line\n" {
 		t.Errorf("%q", got)
 	}
 }
 
 func TestSlowest(t *testing.T) {
-	d, out := played(t, false)
-	for i, name := range strings.Fields("A B C D E F G H I J K") {
-		d.handle(event{Action: "pass", Package: "m/one", Test: "Test" + name, Elapsed: float64(10 + i)})
+	d, out := played(false)
+	var events strings.Builder
+	for i, name := range append(strings.Fields("A B C D E F G H I J K"), "A/part") {
+		fmt.Fprintf(&events, `{"Action":"pass","Package":"m/one","Test":"Test%s","Elapsed":%d}`+"\n", name, 10+i)
 	}
-	d.handle(event{Action: "pass", Package: "m/one", Test: "TestA/part", Elapsed: 99})
-	d.summary()
+	tests, err := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: strings.NewReader(events.String()), Handler: d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.summary(tests)
 	_, list, _ := strings.Cut(out.String(), "The 10 slowest tests:\n")
 	lines := strings.Split(list, "\n")
 	if len(lines) < 11 || lines[0] != "   20.0s  m/one TestK" || lines[9] != "   11.0s  m/one TestB" || lines[10] != "" {

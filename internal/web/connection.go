@@ -21,8 +21,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer t.leave(p)
-	// ServeHTTP has checked the origin.
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	// ServeHTTP has checked the origin, and the token, which is the other protocol.
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
 	if err != nil {
 		return // the answer is written
 	}

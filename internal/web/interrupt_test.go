@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/cookiejar"
+	"os"
+	ossignal "os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -19,29 +19,33 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-// Ctrl-C ends make web with all that runs in its terminals, and leaves no file and no port.
+// Ctrl-C, and closing the window of make web, end it with all that runs in its terminals,
+// and leave no file and no port.
 func TestInterruptLeavesNothing(t *testing.T) {
+	for name, signal := range map[string]syscall.Signal{"Ctrl-C": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} { // when the window is closed
+		t.Run(name, func(t *testing.T) {
+			if ossignal.Ignored(signal) {
+				t.Skipf("%s is ignored here, as under nohup, and programs inherit that: run it without", name)
+			}
+			interruptLeavesNothing(t, signal)
+		})
+	}
+}
+
+func interruptLeavesNothing(t *testing.T, signal syscall.Signal) {
 	e := testenv.New(t)
-	program := e.Program("./scripts/workshop")
+	program := e.Program("./cmd/workshop")
 	temp := t.TempDir()
 	p := e.Start(testenv.Command{Path: program, Args: []string{"web"}, Timeout: 3 * time.Minute, Env: []string{"TMPDIR=" + temp, "PORT=", "HOST=", "DISPLAY=", "WAYLAND_DISPLAY="}})
 	address := ""
 	e.Eventually(time.Minute, func(context.Context) error {
-		address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/\?token=\w+`).FindString(p.Stdout())
+		address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/#token=\w+`).FindString(p.Stdout())
 		if address == "" {
 			return fmt.Errorf("no address is printed; %s%s", p.Stdout(), p.Stderr())
 		}
 		return nil
 	})
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, _, _ := strings.Cut(address, "/?")
-	c := &client{Client: &http.Client{Jar: jar, Timeout: time.Minute}, t: t, base: base}
-	if r := c.get(address); r.StatusCode != http.StatusOK {
-		t.Fatalf("opening the page: %s", r.Status)
-	}
+	c := visit(t, address)
 	var pids []int
 	for range 2 {
 		s := c.terminal()
@@ -63,7 +67,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 		}
 	}
 	// As from a terminal: to all of its group.
-	if err := unix.Kill(-p.Pid(), syscall.SIGINT); err != nil {
+	if err := unix.Kill(-p.Pid(), signal); err != nil {
 		t.Fatal(err)
 	}
 	r := p.Wait()
@@ -72,7 +76,8 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	}
 	for _, pid := range pids {
 		if runs(pid) {
-			t.Errorf("process %d is left", pid)
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			t.Errorf("process %d is left %.200s", pid, status)
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
@@ -80,7 +85,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	if len(files) > 0 || err != nil {
 		t.Errorf("files are left: %v %v", files, err)
 	}
-	listener, err := net.Listen("tcp", strings.TrimPrefix(base, "http://"))
+	listener, err := net.Listen("tcp", strings.TrimPrefix(c.base, "http://"))
 	if err != nil {
 		t.Errorf("the port is still taken: %v", err)
 	} else {

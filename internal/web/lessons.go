@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"html"
 	"net/http"
@@ -56,10 +57,11 @@ func (l lessons) read(step string) (s workspace.Step, source []byte, doc readme.
 	if s, err = l.ws.Step(step); err != nil {
 		return s, nil, doc, problem{http.StatusNotFound, err}
 	}
-	file, err := l.prefix.README(l.ws, s)
+	files, err := l.prefix.Documents(l.ws, s)
 	if err != nil {
 		return s, nil, doc, problem{http.StatusConflict, err}
 	}
+	file := files[0]
 	if source, err = os.ReadFile(file); err != nil {
 		return s, nil, doc, err
 	}
@@ -80,6 +82,9 @@ func (l lessons) command(step, block, command int) (c readme.Command, err error)
 	}
 	return doc.Blocks[block-1].Commands[command-1], nil
 }
+
+// hashOf is how the page names a command whose text it shows.
+func hashOf(c readme.Command) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.Text))) }
 
 func (l lessons) lesson(step string) (any, error) {
 	s, source, doc, err := l.read(step)
@@ -151,8 +156,8 @@ func (r *lessonRenderer) console(w util.BufWriter, number int, block readme.Bloc
 		if block.ByHand {
 			fmt.Fprintf(w, "<div class=\"by-hand\"><pre><code>%s</code></pre></div>\n", strings.Join(highlighted, ""))
 		} else {
-			fmt.Fprintf(w, "<div class=\"run\" data-step=\"%d\" data-block=\"%d\" data-command=\"%d\"><button type=\"button\" class=\"run-button\">Run</button>"+
-				"<pre><code>%s</code></pre><div class=\"outcome\" hidden></div></div>\n", r.step.Number, number, i+1, strings.Join(highlighted, ""))
+			fmt.Fprintf(w, "<div class=\"run\" data-step=\"%d\" data-block=\"%d\" data-command=\"%d\" data-hash=\"%s\"><button type=\"button\" class=\"run-button\">Run</button>"+
+				"<pre><code>%s</code></pre><div class=\"outcome\" hidden></div></div>\n", r.step.Number, number, i+1, hashOf(c), strings.Join(highlighted, ""))
 		}
 		want := strings.Join(c.Want, "\n")
 		if c.ExitCode != 0 {
@@ -186,10 +191,11 @@ func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, enterin
 		attributes = fmt.Sprintf(`href="#%s"`, html.EscapeString(fragment))
 	case filepath.IsLocal(file):
 		attributes = fmt.Sprintf(`class="file" data-path="%s"`, html.EscapeString(file))
+		href := fmt.Sprintf("/?step=%d&amp;file=%s", r.step.Number, url.QueryEscape(file))
 		if m := lineFragment.FindStringSubmatch(fragment); m != nil {
 			attributes += fmt.Sprintf(` data-line="%s"`, m[1])
+			href += "&amp;line=" + m[1]
 		}
-		href := "/api/file?path=" + url.QueryEscape(file)
 		if m := lessonFile.FindStringSubmatch(file); m != nil {
 			href = "/?step=" + m[1]
 		}

@@ -7,9 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// marks finds the marks of bashrc in a terminal's output: ESC ] 133 ; TEXT BEL.
+// marks finds the marks of bashrc in a terminal's output: ESC ] 133 ; TEXT ; NONCE BEL.
+// Without the nonce a pod's log could end a command.
 type marks struct {
-	held []byte // the beginning of what may be a mark
+	nonce string
+	held  []byte // the beginning of what may be a mark
 }
 
 const maxMark = 64
@@ -30,8 +32,12 @@ func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
 	}
 	at := 0
 	for _, found := range mark.FindAllSubmatchIndex(data, -1) {
+		text, ours := strings.CutSuffix(string(data[found[2]:found[3]]), ";"+m.nonce)
+		if !ours {
+			continue
+		}
 		output(data[at:found[0]])
-		f(string(data[found[2]:found[3]]), nil)
+		f(text, nil)
 		at = found[1]
 	}
 	data = data[at:]

@@ -1,84 +1,76 @@
 package web
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
-
-	"github.com/coder/websocket"
+	"time"
 )
 
-// Without the token, nothing is served, whatever is asked for.
+// Without the token, nothing but the page itself is served, whatever is asked for.
 func TestNoToken(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true")})
-	address, err := url.Parse(c.base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := c.Jar.Cookies(address)[0]
-	once := c.s.AddressOnce()
 	for name, tc := range map[string]struct {
-		path, cookie string
-		code         int
+		path   string
+		header http.Header
+		code   int
 	}{
-		"no token":                        {"/", "", http.StatusUnauthorized},
-		"wrong token":                     {"/?token=ABCDEFGHIJKLMNOPQRSTUVWXYZ", "", http.StatusUnauthorized},
-		"empty token":                     {"/?token=", "", http.StatusUnauthorized},
-		"wrong cookie":                    {"/", own.Name + "=wrong", http.StatusUnauthorized},
-		"cookie of another port":          {"/", "workshop-1=" + own.Value, http.StatusUnauthorized},
-		"a file of the page":              {"/static/index.html", "", http.StatusUnauthorized},
-		"a file of the page with a token": {"/static/index.html?token=" + own.Value, "", http.StatusUnauthorized},
-		"the API":                         {"/api/steps", "", http.StatusUnauthorized},
-		"a file of the clone":             {"/api/file?path=go.mod", "", http.StatusUnauthorized},
-		"the X-ray":                       {"/api/xray/recording", "", http.StatusUnauthorized},
-		"a terminal":                      {"/api/terminals/1/ws", "", http.StatusUnauthorized},
-		"what does not exist":             {"/nothing", "", http.StatusUnauthorized},
-		"the right cookie":                {"/api/steps", own.Name + "=" + own.Value, http.StatusOK},
+		"the page":                {"/", nil, http.StatusOK},
+		"a file of the page":      {"/static/app.js", nil, http.StatusOK},
+		"the API":                 {"/api/steps", nil, http.StatusUnauthorized},
+		"past a file of the page": {"/static/..%2fapi/steps", nil, http.StatusNotFound},
+		"a file of the clone":     {"/api/file?path=go.mod", nil, http.StatusUnauthorized},
+		"the X-ray":               {"/api/xray/recording", nil, http.StatusUnauthorized},
+		"a terminal":              {"/api/terminals/1/ws", nil, http.StatusUnauthorized},
+		"what does not exist":     {"/nothing", nil, http.StatusUnauthorized},
+		"token in the address":    {"/api/steps?token=" + c.token, nil, http.StatusUnauthorized},
+		"token as a cookie":       {"/api/steps", http.Header{"Cookie": {"workshop=" + c.token + "; " + tokenHeader + "=" + c.token}}, http.StatusUnauthorized},
+		"empty token":             {"/api/steps", http.Header{tokenHeader: {""}}, http.StatusUnauthorized},
+		"wrong token":             {"/api/steps", http.Header{tokenHeader: {"ABCDEFGHIJKLMNOPQRSTUVWXYZ"}}, http.StatusUnauthorized},
+		"wrong protocol":          {"/api/terminals/1/ws", http.Header{"Sec-Websocket-Protocol": {"workshop, ABCDEFGHIJKLMNOPQRSTUVWXYZ"}}, http.StatusUnauthorized},
+		"the token":               {"/api/steps", http.Header{tokenHeader: {c.token}}, http.StatusOK},
+		"the token as a protocol": {"/api/terminals/1/ws", http.Header{"Sec-Websocket-Protocol": {"workshop, " + c.token}}, http.StatusNotFound},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.base+tc.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if tc.cookie != "" {
-			r.Header.Set("Cookie", tc.cookie)
-		}
-		answer, err := http.DefaultTransport.RoundTrip(r) // no redirect is followed
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != tc.code || tc.code != http.StatusOK && answer.Header.Get("Set-Cookie") != "" {
-			t.Errorf("%s: %s, cookie %q, want %d", name, answer.Status, answer.Header.Get("Set-Cookie"), tc.code)
-		}
-	}
-	// What is on the command line of the browser is good for one visit.
-	for i, want := range []int{http.StatusSeeOther, http.StatusUnauthorized} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, once, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != want {
-			t.Errorf("visit %d of the address for one visit: %s, want %d", i+1, answer.Status, want)
-		}
-		if cookie := answer.Header.Get("Set-Cookie"); want == http.StatusSeeOther &&
-			(!strings.Contains(cookie, "HttpOnly") || !strings.Contains(cookie, "SameSite=Strict") || !strings.HasPrefix(cookie, "workshop-"+address.Port()+"=")) {
-			t.Errorf("the cookie is %q", cookie)
+		if answer := c.bare(http.MethodGet, tc.path, "", tc.header); answer.StatusCode != tc.code || len(answer.Cookies()) > 0 {
+			t.Errorf("%s: %s, cookies %v, want %d", name, answer.Status, answer.Cookies(), tc.code)
 		}
 	}
 }
 
-// A page of somebody else's in the same browser sends the cookie along, and gets nothing with it.
+// bare sends a request with these headers alone, and follows no redirect.
+func (c *client) bare(method, path, host string, header http.Header) *http.Response {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Host = host
+	maps.Copy(r.Header, header)
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer
+}
+
+// A page of somebody else's in the same browser gets nothing, even if it knew the token.
 func TestForeignPages(t *testing.T) {
-	c := serve(t, Options{Workspace: clone(t, "$ true"), Host: "learner.example.org"})
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Origin: "https://learner.example.org"})
+	if want := "https://learner.example.org/#token=" + c.token; c.s.Address() != want {
+		t.Errorf("the address is %s, want %s", c.s.Address(), want)
+	}
 	port := c.base[strings.LastIndex(c.base, ":"):]
 	s := c.terminal()
 	for name, tc := range map[string]struct {
@@ -86,49 +78,41 @@ func TestForeignPages(t *testing.T) {
 		header             http.Header
 		code               int
 	}{
-		"our own page":                      {"POST", "/api/terminals", "", http.Header{"Origin": {c.base}}, http.StatusOK},
-		"the same machine by name":          {"GET", "/api/steps", "localhost" + port, nil, http.StatusOK},
-		"the forwarded port":                {"POST", "/api/terminals", "learner.example.org", http.Header{"Origin": {"https://learner.example.org"}}, http.StatusOK},
-		"the forwarded port, host replaced": {"POST", "/api/terminals", "", http.Header{"Origin": {"https://learner.example.org"}}, http.StatusOK},
-		"a name that leads here":            {"GET", "/api/steps", "evil.example.org" + port, nil, http.StatusForbidden},
-		"a name that leads here, its page":  {"POST", "/api/terminals", "evil.example.org" + port, http.Header{"Origin": {"http://evil.example.org" + port}}, http.StatusForbidden},
-		"the forwarded port of another":     {"GET", "/api/steps", "other.example.org", nil, http.StatusForbidden},
-		"no host":                           {"GET", "/api/steps", " ", nil, http.StatusForbidden},
-		"another site":                      {"POST", "/api/terminals", "", http.Header{"Origin": {"https://evil.example.org"}}, http.StatusForbidden},
-		"another port of this machine":      {"POST", "/api/terminals", "", http.Header{"Origin": {"http://127.0.0.1:1"}}, http.StatusForbidden},
-		"a page without an origin":          {"POST", "/api/terminals", "", http.Header{"Origin": {"null"}}, http.StatusForbidden},
-		"a page that hides its origin":      {"POST", "/api/terminals", "", nil, http.StatusForbidden},
-		"a page that reads":                 {"GET", "/api/steps", "", http.Header{"Origin": {"https://evil.example.org"}}, http.StatusForbidden},
-		"a script tag of another port":      {"GET", "/api/steps", "", http.Header{"Sec-Fetch-Site": {"same-site"}}, http.StatusForbidden},
-		"a link in another page":            {"GET", "/", "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, http.StatusOK},
-		"DELETE without an origin":          {"DELETE", "/api/terminals/1", "", nil, http.StatusForbidden},
+		"our own page":                         {"POST", "/api/terminals", "", http.Header{"Origin": {c.base}}, http.StatusOK},
+		"our own port, encrypted":              {"POST", "/api/terminals", "", http.Header{"Origin": {"https" + c.base[4:]}}, http.StatusForbidden},
+		"localhost, which may be ::1":          {"GET", "/api/steps", "localhost" + port, nil, http.StatusForbidden},
+		"localhost's page":                     {"POST", "/api/terminals", "localhost" + port, http.Header{"Origin": {"http://localhost" + port}}, http.StatusForbidden},
+		"::1, where somebody else may listen":  {"GET", "/api/steps", "[::1]" + port, nil, http.StatusForbidden},
+		"the forwarded port":                   {"POST", "/api/terminals", "learner.example.org", http.Header{"Origin": {"https://learner.example.org"}}, http.StatusOK},
+		"the forwarded port, host replaced":    {"POST", "/api/terminals", "", http.Header{"Origin": {"https://learner.example.org"}}, http.StatusOK},
+		"another port of the forwarder":        {"POST", "/api/terminals", "learner.example.org", http.Header{"Origin": {"https://learner.example.org:8443"}}, http.StatusForbidden},
+		"another port of the forwarder, asked": {"GET", "/api/steps", "learner.example.org:8443", nil, http.StatusForbidden},
+		"our port of the forwarder":            {"GET", "/api/steps", "learner.example.org" + port, nil, http.StatusForbidden},
+		"another scheme of the forwarder":      {"POST", "/api/terminals", "learner.example.org", http.Header{"Origin": {"http://learner.example.org"}}, http.StatusForbidden},
+		"a name that leads here":               {"GET", "/api/steps", "evil.example.org" + port, nil, http.StatusForbidden},
+		"a name that leads here, its page":     {"POST", "/api/terminals", "evil.example.org" + port, http.Header{"Origin": {"http://evil.example.org" + port}}, http.StatusForbidden},
+		"a name that leads here, and the page": {"GET", "/", "evil.example.org" + port, nil, http.StatusForbidden},
+		"the forwarded port of another":        {"GET", "/api/steps", "other.example.org", nil, http.StatusForbidden},
+		"no host":                              {"GET", "/api/steps", " ", nil, http.StatusForbidden},
+		"another site":                         {"POST", "/api/terminals", "", http.Header{"Origin": {"https://evil.example.org"}}, http.StatusForbidden},
+		"another port of this machine":         {"POST", "/api/terminals", "", http.Header{"Origin": {"http://127.0.0.1:1"}}, http.StatusForbidden},
+		"a page without an origin":             {"POST", "/api/terminals", "", http.Header{"Origin": {"null"}}, http.StatusForbidden},
+		"a page that hides its origin":         {"POST", "/api/terminals", "", nil, http.StatusForbidden},
+		"a page that reads":                    {"GET", "/api/steps", "", http.Header{"Origin": {"https://evil.example.org"}}, http.StatusForbidden},
+		"a script tag of another port":         {"GET", "/api/steps", "", http.Header{"Sec-Fetch-Site": {"same-site"}}, http.StatusForbidden},
+		"a script tag of another port, static": {"GET", "/static/app.js", "", http.Header{"Sec-Fetch-Site": {"same-site"}}, http.StatusForbidden},
+		"a link in another page":               {"GET", "/", "", http.Header{"Sec-Fetch-Site": {"cross-site"}}, http.StatusOK},
+		"DELETE without an origin":             {"DELETE", "/api/terminals/1", "", nil, http.StatusForbidden},
+		"a preflight of another port":          {"OPTIONS", "/api/terminals", "", http.Header{"Origin": {"http://127.0.0.1:1"}}, http.StatusForbidden},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), tc.method, c.base+tc.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Host = tc.host
-		for name, values := range tc.header {
-			r.Header[name] = values
-		}
-		// The cookie as the browser would send it, whatever the host is.
-		r.Header.Set("Cookie", c.s.cookie+"="+c.s.token)
-		answer, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != tc.code {
+		header := http.Header{tokenHeader: {c.token}}
+		maps.Copy(header, tc.header)
+		if answer := c.bare(tc.method, tc.path, tc.host, header); answer.StatusCode != tc.code {
 			t.Errorf("%s: %s, want %d", name, answer.Status, tc.code)
 		}
 	}
 	for _, origin := range []string{"https://evil.example.org", "http://127.0.0.1:1", "null", ""} {
-		header := http.Header{}
-		if origin != "" {
-			header.Set("Origin", origin)
-		}
-		conn, answer, err := websocket.Dial(t.Context(), strings.Replace(c.base, "http", "ws", 1)+"/api/terminals/1/ws",
-			&websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}, HTTPHeader: header})
+		conn, answer, err := c.dial("/api/terminals/1/ws", origin)
 		if err == nil {
 			_ = conn.CloseNow()
 			t.Errorf("a page of origin %q has got a terminal", origin)
@@ -140,6 +124,56 @@ func TestForeignPages(t *testing.T) {
 	s.until("prompt") // it is still there
 }
 
+// The host of a request is what counts, also where its first line names another one.
+func TestAbsoluteURI(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true")})
+	own := strings.TrimPrefix(c.base, "http://")
+	for line, code := range map[string]int{
+		c.base + "/api/steps":                 http.StatusOK,
+		"http://evil.example.org/api/steps":   http.StatusForbidden,
+		"https://evil.example.org/api/steps":  http.StatusForbidden,
+		"http://evil@" + own + "/api/steps":   http.StatusOK,
+		"http://" + own + "@evil/api/steps":   http.StatusForbidden,
+		"http://evil.example.org:1/api/steps": http.StatusForbidden,
+	} {
+		conn, err := net.Dial("tcp", own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s: %s\r\nConnection: close\r\n\r\n", line, own, tokenHeader, c.token)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if _ = conn.Close(); answer.StatusCode != code {
+			t.Errorf("GET %s: %s, want %d", line, answer.Status, code)
+		}
+	}
+}
+
+// Another user of this machine gets nothing, not even with the token, unless the port is
+// forwarded: then the forwarder may run as anybody.
+func TestOtherUserOfThisMachine(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Getuid() != 0 {
+		t.Skip("needs Linux, and root to be somebody else")
+	}
+	for origin, want := range map[string]string{"": "403", "https://learner.example.org": "200"} {
+		c := serve(t, Options{Workspace: clone(t, "$ true"), Origin: origin})
+		mapped := strings.Replace(c.base, "127.0.0.1", "[::ffff:127.0.0.1]", 1) // the same from a socket of IPv6
+		for _, base := range []string{c.base, mapped} {
+			for uid, want := range map[uint32]string{0: "200", 65534: want} {
+				cmd := exec.CommandContext(t.Context(), "curl", "--noproxy", "*", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}",
+					"--header", tokenHeader+": "+c.token, "--header", "Host: "+strings.TrimPrefix(c.base, "http://"), base+"/api/steps")
+				cmd.Dir = "/"
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+				if code, err := cmd.Output(); err != nil || string(code) != want {
+					t.Errorf("user %d with the token at %s, forwarded to %q: %s, want %s (%v)", uid, base, origin, code, want, err)
+				}
+			}
+		}
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true")})
 	for _, path := range []string{"/", "/static/", "/api/steps", "/nothing"} {
@@ -147,7 +181,6 @@ func TestHeaders(t *testing.T) {
 		for name, want := range map[string]string{
 			"Content-Security-Policy": "default-src 'none'; script-src 'self'; ",
 			"X-Content-Type-Options":  "nosniff",
-			"X-Frame-Options":         "DENY",
 			"Referrer-Policy":         "no-referrer",
 			"Cache-Control":           "no-store",
 		} {
@@ -219,4 +252,27 @@ func TestFilesOfTheCloneOnly(t *testing.T) {
 			t.Errorf("%s: %s", path, r.Status)
 		}
 	}
+}
+
+// Whoever opens connections without end takes no more than so many.
+func TestConnectionsAreLimited(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true")})
+	address := strings.TrimPrefix(c.base, "http://")
+	c.CloseIdleConnections()
+	var idle []net.Conn
+	for range maxConnections {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		idle = append(idle, conn)
+	}
+	quick := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	if answer, err := quick.Get(c.base + "/"); err == nil {
+		_ = answer.Body.Close()
+		t.Errorf("beside %d connections there is one more: %s", len(idle), answer.Status)
+	}
+	_ = idle[0].Close()
+	c.get(c.base + "/")
 }

@@ -13,12 +13,16 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/peer"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -30,7 +34,7 @@ type Options struct {
 	Workspace workspace.Workspace
 	Prefix    lesson.Prefix
 	Env       []string // of the terminals, as in exec.Cmd
-	Host      string   // one more host, besides this machine's own names, under which the page may be reached
+	Origin    string   // of a forwarded port, such as https://learner.example.org; empty if only this machine reaches the page
 
 	// Xray answers below /api/xray/, and Tour returns the command of one of its tours. Both may be nil.
 	Xray http.Handler
@@ -42,51 +46,45 @@ type Server struct {
 	options Options
 	lessons lessons
 	hosts   []string // what the Host header may say
-	cookie  string   // its name: cookies do not keep ports apart
+	origins []string // and the Origin header, the one of Address last
 	token   string
-	once    sync.Map // tokens that open the page once
 	handler http.Handler
 
 	terminals *terminals
 }
 
+// maxConnections is more than all windows of all terminals and of the X-ray need.
+const maxConnections = 200
+
 // Serve serves the page on the listener until ctx ends. Once it has returned,
 // nothing that it started runs any more. It calls ready when the page can be opened.
 func Serve(ctx context.Context, listener net.Listener, options Options, ready func(*Server)) error {
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	s := &Server{options: options, cookie: "workshop-" + port, token: rand.Text()}
-	for _, name := range []string{"127.0.0.1", "localhost", "[::1]"} {
-		s.hosts = append(s.hosts, name+":"+port)
+	// Not localhost: another user may listen on the same port of [::1], which that may be.
+	host := listener.Addr().String()
+	s := &Server{options: options, hosts: []string{host}, origins: []string{"http://" + host}, token: rand.Text()}
+	if options.Origin != "" {
+		_, host, _ := strings.Cut(options.Origin, "://")
+		s.hosts, s.origins = append(s.hosts, host), append(s.origins, options.Origin)
 	}
 	s.lessons = lessons{options.Workspace, options.Prefix}
 	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env)
 	s.handler = s.routes()
-	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, strangerKey{}, sync.OnceValue(func() bool { return stranger(c) }))
+	}}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	ready(s)
-	err = server.Serve(listener)
+	err := server.Serve(netutil.LimitListener(listener, maxConnections))
 	if ctx.Err() != nil {
 		err = nil
 	}
 	return errors.Join(err, s.terminals.close())
 }
 
-// Address is where a person opens the page. Its token is good for as long as
-// the server runs.
-func (s *Server) Address() string { return s.address(s.token) }
-
-// AddressOnce is an address that works once. Others of this machine may see it, because
-// it is on the command line of the program that opens a browser.
-func (s *Server) AddressOnce() string {
-	token := rand.Text()
-	s.once.Store(token, nil)
-	return s.address(token)
-}
-
-func (s *Server) address(token string) string { return "http://" + s.hosts[0] + "/?token=" + token }
+// Address is where a person opens the page. Its token is good for as long as the
+// server runs. It is in the fragment, which browsers send to nobody: a cookie would
+// go to every port of this machine.
+func (s *Server) Address() string { return s.origins[len(s.origins)-1] + "/#token=" + s.token }
 
 func (s *Server) routes() http.Handler {
 	files, err := fs.Sub(static, "static")
@@ -153,12 +151,16 @@ func answer(f func(r *http.Request) (any, error)) http.HandlerFunc {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; " +
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// ServeHTTP answers only who knows the token, and no page of another origin.
+// tokenHeader proves that a request comes from the page. A browser's WebSocket has no
+// headers of its own, and brings the token as the name of a protocol.
+const tokenHeader = "Workshop-Token"
+
+// ServeHTTP answers only who knows the token, but for the page itself, which is no
+// secret; and no page of another origin, nor another user of this machine.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy":      policy,
 		"X-Content-Type-Options":       "nosniff",
-		"X-Frame-Options":              "DENY",
 		"Referrer-Policy":              "no-referrer",
 		"Cross-Origin-Opener-Policy":   "same-origin",
 		"Cross-Origin-Resource-Policy": "same-origin",
@@ -166,67 +168,52 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} {
 		w.Header().Set(name, value)
 	}
-	// A name of somebody else's that leads to this machine (DNS rebinding) is none of ours.
-	if !s.known(r.Host) {
-		http.Error(w, fmt.Sprintf("The page is not served as %q. If you forward its port, start it with HOST=%s.", r.Host, r.Host), http.StatusForbidden)
+	code, reason := http.StatusForbidden, ""
+	switch isStranger := r.Context().Value(strangerKey{}).(func() bool); {
+	case s.options.Origin == "" && isStranger():
+		w.Header().Set("Connection", "close")
+		reason = "This page belongs to another user of this machine. Run make web as the user of this browser."
+	case !slices.Contains(s.hosts, r.Host):
+		// A name of somebody else's that leads to this machine (DNS rebinding) is none of ours.
+		reason = fmt.Sprintf("The page is not served as %q, but as %s. If you forward its port, start it with HOST= and the beginning of the address that your browser shows, such as HOST=https://%[1]s.", r.Host, s.origins[0])
+	case !s.sameOrigin(r):
+		reason = "This request comes from another page."
+	case r.URL.Path != "/" && !strings.HasPrefix(r.URL.Path, "/static/") && !s.admits(r):
+		code, reason = http.StatusUnauthorized, "This page has no valid session. Open the address that make web has printed."
+	default:
+		s.handler.ServeHTTP(w, r)
 		return
 	}
-	if !s.sameOrigin(r) {
-		http.Error(w, "This request comes from another page.", http.StatusForbidden)
-		return
-	}
-	query := r.URL.Query()
-	if r.URL.Path == "/" && r.Method == http.MethodGet && s.admit(query.Get("token")) {
-		query.Del("token")
-		http.SetCookie(w, &http.Cookie{Name: s.cookie, Value: s.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-		http.Redirect(w, r, "/?"+query.Encode(), http.StatusSeeOther)
-		return
-	}
-	if cookie, err := r.Cookie(s.cookie); err != nil || !equal(cookie.Value, s.token) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.WriteHeader(http.StatusUnauthorized)
-		// A browser that comes from a link in another page has the cookie, and sends it only with a click in this one.
-		fmt.Fprint(w, "<!doctype html><title>Workshop</title><p>Open the address that <code>make web</code> has printed. If you have just done so, <a href=\"/\">continue</a>.")
-		return
-	}
-	s.handler.ServeHTTP(w, r)
+	http.Error(w, reason, code)
 }
 
-func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+type strangerKey struct{}
 
-func (s *Server) admit(token string) bool {
-	if equal(token, s.token) {
-		return true
-	}
-	_, fresh := s.once.LoadAndDelete(token)
-	return fresh
+// stranger reports whether a connection comes from another user of this machine, other
+// than root, who can do everything anyway. What no process of this machine has comes
+// from a forwarder outside of it, as WSL has one, and needs the token like any other.
+func stranger(c net.Conn) bool {
+	client, known := peer.Of(c.RemoteAddr().String(), c.LocalAddr().String())
+	return known && (client.Inode == 0 || client.UID != 0 && client.UID != uint64(os.Getuid()))
 }
 
-func (s *Server) known(host string) bool {
-	if slices.Contains(s.hosts, host) {
-		return true
+func (s *Server) admits(r *http.Request) bool {
+	for _, token := range append(strings.Split(r.Header.Get("Sec-WebSocket-Protocol"), ","), r.Header.Get(tokenHeader)) {
+		if subtle.ConstantTimeCompare([]byte(strings.TrimSpace(token)), []byte(s.token)) == 1 {
+			return true
+		}
 	}
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = host
-	}
-	return s.options.Host != "" && (host == s.options.Host || name == s.options.Host)
+	return false
 }
 
 // sameOrigin reports whether a request comes from a page of this server. Browsers
 // name the origin in all requests that may change something, and in those of
 // other sites' scripts.
 func (s *Server) sameOrigin(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		safe := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
-		site := r.Header.Get("Sec-Fetch-Site")
-		return safe && (r.URL.Path == "/" || site == "" || site == "same-origin" || site == "none")
+	if origin := r.Header.Get("Origin"); origin != "" {
+		return slices.Contains(s.origins, origin)
 	}
-	u, err := url.Parse(origin)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return false
-	}
-	// Behind a forwarded port, the Host header may be this machine's, and the origin the other host.
-	return u.Host == r.Host || s.known(u.Host)
+	safe := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
+	site := r.Header.Get("Sec-Fetch-Site")
+	return safe && (r.URL.Path == "/" || site == "" || site == "same-origin" || site == "none")
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/readme"
@@ -149,15 +151,15 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	rc := filepath.Join(dir, ".bashrc")
-	if err := errors.Join(os.WriteFile(rc, bashrc, 0o600), os.WriteFile(filepath.Join(dir, ".curlrc"), nil, 0o600)); err != nil {
+	rc, nonce := filepath.Join(dir, ".bashrc"), rand.Text()
+	if err := errors.Join(os.WriteFile(rc, bytes.ReplaceAll(bashrc, []byte("NONCE"), []byte(nonce)), 0o600), os.WriteFile(filepath.Join(dir, ".curlrc"), nil, 0o600)); err != nil {
 		return nil, err
 	}
-	ours, theirs, err := pty.Open()
+	ours, theirs, err := openTerminal()
 	if err != nil {
 		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
 	}
-	_ = pty.Setsize(ours, &pty.Winsize{Cols: 80, Rows: 24}) // until a page has another size
+	setSize(ours, 80, 24) // until a page has another one
 	ctx, stop := context.WithCancel(ts.ctx)
 	p, err := proc.Start(ctx, proc.Cmd{
 		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: environ(ts.env, dir), Terminal: theirs,
@@ -168,7 +170,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		stop()
 		return nil, errors.Join(err, ours.Close())
 	}
-	t := &terminal{id: id, tty: ours, stop: stop, done: make(chan struct{}), pages: map[*page]struct{}{}}
+	t := &terminal{id: id, tty: ours, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*page]struct{}{}}
 	t.changed = sync.NewCond(&t.mu)
 	drained := make(chan struct{})
 	go func() {
@@ -178,7 +180,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 	ts.wait.Go(func() {
 		defer stop()
 		_ = p.Wait() // an exit code is the learner's
-		_, err := p.Left(context.WithoutCancel(ctx))
+		_, err := p.KillSession(context.WithoutCancel(ctx))
 		select {
 		case <-drained:
 		case <-time.After(time.Second): // a daemon of the learner's has kept the terminal
@@ -188,7 +190,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		t.tell(message{Type: "exited"})
 		t.mu.Unlock()
 		err = errors.Join(err, ours.Close(), os.RemoveAll(dir))
-		close(t.done)
+		defer close(t.done) // when there is room for another one
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		delete(ts.all, id)
@@ -197,6 +199,35 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		}
 	})
 	return t, nil
+}
+
+// openTerminal returns both sides of a pseudo-terminal. Closing ours ends a read from it:
+// else a daemon on the other side would keep the file and a thread. On a Mac it does,
+// because files of terminals cannot be polled there.
+func openTerminal() (ours, theirs *os.File, err error) {
+	if ours, theirs, err = pty.Open(); err != nil || runtime.GOOS != "linux" {
+		return ours, theirs, err
+	}
+	blocking := ours
+	defer blocking.Close()
+	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+		ours = os.NewFile(uintptr(fd), blocking.Name())
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return ours, theirs, nil
+}
+
+// setSize does not use File.Fd, after which reads would block again.
+func setSize(tty *os.File, cols, rows uint16) {
+	if conn, err := tty.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) {
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows})
+		})
+	}
 }
 
 // environ is the environment of a lesson's shell, on a terminal that shows colours
@@ -360,6 +391,7 @@ type request struct {
 	Cols uint16 `json:"cols"`
 	Rows uint16 `json:"rows"`
 	Name string `json:"name"`
+	Hash string `json:"hash"` // of the command's text, as the page has it
 	asked
 }
 
@@ -367,7 +399,7 @@ func (t *terminal) resize(cols, rows uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended && cols > 0 && rows > 0 {
-		_ = pty.Setsize(t.tty, &pty.Winsize{Cols: min(cols, 1000), Rows: min(rows, 1000)})
+		setSize(t.tty, min(cols, 1000), min(rows, 1000))
 	}
 }
 
@@ -377,15 +409,15 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return fmt.Errorf("a request of the page: %w", err)
 	}
-	text, expected := "", (*readme.Command)(nil)
+	text, expected, refusal := "", (*readme.Command)(nil), ""
 	switch r.Type {
 	case "resize":
 		t.resize(r.Cols, r.Rows)
 		return nil
 	case "run":
 		c, err := s.lessons.command(r.Step, r.Block, r.Command)
-		if err != nil {
-			return err
+		if err != nil || hashOf(c) != r.Hash {
+			refusal = "stale" // the lesson has changed since the page was loaded
 		}
 		text, expected = c.Text, &c
 	case "tour":
@@ -399,13 +431,16 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	default:
 		return fmt.Errorf("there is no request %q", r.Type)
 	}
-	if !t.begin(text, &run{asked: r.asked, expected: expected}) {
+	if refusal == "" && !t.begin(text, &run{asked: r.asked, expected: expected}) {
+		refusal = "busy"
+	}
+	if refusal != "" {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if p.size > maxWaiting {
 			return errors.New("too many requests")
 		}
-		p.tell(message{Type: "busy", asked: r.asked})
+		p.tell(message{Type: refusal, asked: r.asked})
 		t.changed.Broadcast()
 	}
 	return nil

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,7 @@ func TestBusyTerminalRefuses(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ read -r line\nline\n$ echo again\nagain"), Env: os.Environ(),
 		Tour: func(name string) (string, bool) { return "echo tour " + name, name == "one" }})
 	s := c.terminal()
-	run := func(command int) { s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":1,"command":%d}`, command)) }
+	run := func(command int) { s.run(1, 1, command) }
 	run(1)
 	s.shows("\x1b]133;C")
 	run(2)
@@ -76,7 +77,7 @@ func TestBusyTerminalRefuses(t *testing.T) {
 		t.Errorf("after half a line: %+v", m)
 	}
 	s.ask(`{"type":"tour","name":"one"}`)
-	s.shows("\x1b]133;C\atour one\r\n")
+	s.shows("\atour one\r\n")
 	s.until("prompt")
 	// Ctrl-C ends a command, and the lesson expects another end.
 	s.output.Reset()
@@ -92,9 +93,7 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
 	s := c.terminal()
 	for _, request := range []string{
-		"", "{", "[]", "null", `{"type":"nothing"}`, `{"type":"tour","name":"none"}`, `{"type":"run"}`,
-		`{"type":"run","step":9,"block":1,"command":1}`, `{"type":"run","step":1,"block":0,"command":1}`,
-		`{"type":"run","step":1,"block":1,"command":2}`, `{"type":"run","step":1,"block":-1,"command":-1}`,
+		"", "{", "[]", "null", `{"type":"nothing"}`, `{"type":"tour","name":"none"}`,
 		`{"type":"resize","cols":-1}`, `{"type":"resize","cols":100000,"rows":1}`,
 	} {
 		bad := c.join(s.id)
@@ -107,7 +106,17 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 			}
 		}
 	}
-	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	// A command that no lesson has is refused like one that the lesson has no more.
+	for _, request := range []string{
+		`{"type":"run"}`, `{"type":"run","step":9,"block":1,"command":1}`, `{"type":"run","step":1,"block":0,"command":1}`, `{"type":"run","step":1,"block":1,"command":1}`,
+		`{"type":"run","step":1,"block":1,"command":2}`, `{"type":"run","step":1,"block":-1,"command":-1}`,
+	} {
+		s.ask(request)
+		if m := s.until("stale", "started"); m.Type != "stale" {
+			t.Errorf("%s: %+v", request, m)
+		}
+	}
+	s.run(1, 1, 1)
 	s.until("result")
 	for path, want := range map[string]int{
 		"/api/lessons/9": 404, "/api/lessons/x": 404, "/api/exercises/9": 404, "/api/terminals/9/ws": 404, "/api/terminals/x/ws": 404, "/api/terminals/1/ws": 426,
@@ -129,7 +138,7 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 func TestTerminalSurvivesAReload(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ echo before; read -r line; echo after\nbefore\nx\nafter"), Env: os.Environ()})
 	s := c.terminal()
-	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	s.run(1, 1, 1)
 	s.shows("before\r\n")
 	_ = s.conn.CloseNow()
 	again := c.join(s.id)
@@ -156,7 +165,7 @@ func TestLongLineIsBounded(t *testing.T) {
 	s := c.terminal()
 	s.bytes = 0
 	heap := watchHeap()
-	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	s.run(1, 1, 1)
 	started := time.Now()
 	m := s.until("result")
 	t.Logf("%d MiB in %s", size>>20, time.Since(started))
@@ -174,7 +183,7 @@ func TestLongLineIsBounded(t *testing.T) {
 	// A page that does not read holds nobody up for long.
 	c.join(s.id)
 	s.bytes = 0
-	s.ask(`{"type":"run","step":1,"block":1,"command":1}`)
+	s.run(1, 1, 1)
 	started = time.Now()
 	s.until("result")
 	t.Logf("with two pages that do not read: %s", time.Since(started))
@@ -202,7 +211,7 @@ func watchHeap() func() uint64 {
 	return func() uint64 { close(stop); return <-most }
 }
 
-// A program may print the marks of a prompt, too, and a page may ask and not listen.
+// A program of the learner's may read the nonce and print the marks of a prompt, too, and a page may ask and not listen.
 func TestMessagesAreBounded(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
 	s := c.terminal()
@@ -211,6 +220,9 @@ func TestMessagesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tm.mu.Lock()
+	nonce := tm.marks.nonce
+	tm.mu.Unlock()
 	queued := func() (most int) {
 		tm.mu.Lock()
 		defer tm.mu.Unlock()
@@ -220,7 +232,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		return most
 	}
 	most := 0
-	s.keys("yes $'\\e]133;P\\a\\e]133;B\\a' | head -c 5000000; sleep 1000\r")
+	s.keys("yes $'\\e]133;P;" + nonce + "\\a\\e]133;B;" + nonce + "\\a' | head -c 5000000; sleep 1000\r")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for prompts := 0; prompts < 50_000; {
@@ -233,9 +245,9 @@ func TestMessagesAreBounded(t *testing.T) {
 			most = max(most, queued())
 		}
 	}
-	deaf := c.join(s.id)
+	deaf, request := c.join(s.id), c.request(1, 1, 1)
 	for range 1_000_000 { // until the server has enough of it
-		if deaf.conn.Write(ctx, websocket.MessageText, []byte(`{"type":"run","step":1,"block":1,"command":1}`)) != nil {
+		if deaf.conn.Write(ctx, websocket.MessageText, []byte(request)) != nil {
 			break
 		}
 		most = max(most, queued())
@@ -268,8 +280,7 @@ func TestAtMostEightTerminals(t *testing.T) {
 	for range maxPages {
 		c.join(1)
 	}
-	conn, answer, err := websocket.Dial(t.Context(), strings.Replace(c.base, "http", "ws", 1)+"/api/terminals/1/ws",
-		&websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}, HTTPHeader: http.Header{"Origin": {c.base}}})
+	conn, answer, err := c.dial("/api/terminals/1/ws", c.base)
 	if err == nil {
 		_ = conn.CloseNow()
 		t.Error("there is no limit for the windows of one terminal")
@@ -343,6 +354,47 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 	}
 }
 
+// A daemon that has left the terminal's session, and ignores its end, keeps nothing of the server's.
+func TestDaemonKeepsNoTerminal(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	open := func() (n int) {
+		files, err := filepath.Glob("/proc/self/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if target, _ := os.Readlink(file); strings.Contains(target, "ptmx") {
+				n++
+			}
+		}
+		return n
+	}
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	before := open()
+	s := c.terminal()
+	file := filepath.Join(t.TempDir(), "pid")
+	s.keys(fmt.Sprintf("setsid bash -c \"trap '' HUP; echo \\$\\$ >%[1]s; exec sleep 1000\" & until [ -s %[1]s ]; do sleep 0.1; done; echo do\"\"ne\r", file))
+	s.shows("done\r\n")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || !runs(pid) || open() == before {
+		t.Fatalf("process %s does not run", text)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	c.call("DELETE", fmt.Sprintf("/api/terminals/%d", s.id), "", nil)
+	if n := open(); n != before {
+		t.Errorf("%d pseudo-terminals are open, %d were before", n, before)
+	}
+	if stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*terminal).read")) {
+		t.Error("the terminal is still read")
+	}
+}
+
 // runs reports whether there is such a process that has not ended.
 func runs(pid int) bool {
 	p, err := process.NewProcess(int32(pid))
@@ -380,10 +432,10 @@ func TestPlain(t *testing.T) {
 
 // However the output is cut into pieces, the marks and what is between them are the same.
 func TestMarksInPieces(t *testing.T) {
-	const output = "a\x1b]133;C\ab\x1b[31mc\x1b]133;D;3\a\x1b]133\x1b]133;B\ad\x1b]0;t\a\x1b]133;"
-	const want = "a<C>b\x1b[31mc<D;3>\x1b]133<B>d\x1b]0;t\a"
+	const output = "a\x1b]133;C;N\ab\x1b[31mc\x1b]133;D;3;N\a\x1b]133\x1b]133;B;N\ad\x1b]133;B\a\x1b]133;B;M\a\x1b]0;t\a\x1b]133;"
+	const want = "a<C>b\x1b[31mc<D;3>\x1b]133<B>d\x1b]133;B\a\x1b]133;B;M\a\x1b]0;t\a"
 	for size := 1; size <= len(output); size++ {
-		var m marks
+		m := marks{nonce: "N"}
 		var b strings.Builder
 		for rest := output; rest != ""; {
 			n := min(size, len(rest))
@@ -410,13 +462,13 @@ func TestMarksInPieces(t *testing.T) {
 // changes its size. That is not the end of the command.
 func TestPromptDrawnAgain(t *testing.T) {
 	p := &page{}
-	tm := &terminal{run: &run{}, pages: map[*page]struct{}{p: {}}}
+	tm := &terminal{run: &run{}, marks: marks{nonce: "N"}, pages: map[*page]struct{}{p: {}}}
 	tm.changed = sync.NewCond(&tm.mu)
 	for _, step := range []struct{ output, messages string }{
-		{"\x1b]133;A\a$ \x1b]133;B\aecho\r\n", ""},
-		{"\x1b]133;C\aoutput\r\n", ""},
-		{"\x1b]133;D;7\a\x1b]133;C\amore\r\n", ""}, // a paste of two commands
-		{"\x1b]133;D;5\a\x1b]133;A\a$ \x1b]133;B\a", "result 5 prompt"},
+		{"\x1b]133;A;N\a$ \x1b]133;B;N\aecho\r\n", ""},
+		{"\x1b]133;C;N\aoutput\r\n", ""},
+		{"\x1b]133;D;7;N\a\x1b]133;C;N\amore\r\n", ""}, // a paste of two commands
+		{"\x1b]133;D;5;N\a\x1b]133;A;N\a$ \x1b]133;B;N\a", "result 5 prompt"},
 	} {
 		*p = page{}
 		tm.take([]byte(step.output))

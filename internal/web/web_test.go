@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +23,7 @@ import (
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -33,9 +32,21 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // A client is a browser that has opened the page.
 type client struct {
 	*http.Client
-	t    testing.TB
-	base string // "http://127.0.0.1:12345"
-	s    *Server
+	t     testing.TB
+	base  string // "http://127.0.0.1:12345"
+	token string
+	s     *Server // unless another process serves it
+}
+
+// visit opens an address of make web.
+func visit(t testing.TB, address string) *client {
+	t.Helper()
+	base, token, ok := strings.Cut(address, "/#token=")
+	c := &client{Client: &http.Client{Timeout: time.Minute}, t: t, base: base, token: token}
+	if r := c.get(address); !ok || r.StatusCode != http.StatusOK || len(r.Cookies()) > 0 {
+		t.Fatalf("opening the page at %s: %s, cookies %v", address, r.Status, r.Cookies())
+	}
+	return c
 }
 
 // serve serves a clone until the test ends.
@@ -55,14 +66,9 @@ func serve(t testing.TB, options Options) *client {
 			t.Errorf("serving: %v", err)
 		}
 	})
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &client{Client: &http.Client{Jar: jar, Timeout: time.Minute}, t: t, base: "http://" + listener.Addr().String(), s: <-ready}
-	if r := c.get(c.s.Address()); r.StatusCode != http.StatusOK || r.Request.URL.RawQuery != "" {
-		t.Fatalf("opening the page: %s at %s", r.Status, r.Request.URL)
-	}
+	s := <-ready
+	c := visit(t, "http://"+listener.Addr().String()+"/#token="+s.token)
+	c.s = s
 	return c
 }
 
@@ -84,6 +90,7 @@ func (c *client) call(method, path, body string, v any) (code int, text string) 
 		c.t.Fatal(err)
 	}
 	r.Header.Set("Origin", c.base)
+	r.Header.Set(tokenHeader, c.token)
 	answer, err := c.Do(r)
 	if err != nil {
 		c.t.Fatal(err)
@@ -104,6 +111,7 @@ func (c *client) call(method, path, body string, v any) (code int, text string) 
 // A screen is a terminal as a page sees it.
 type screen struct {
 	t      testing.TB
+	c      *client
 	id     int
 	conn   *websocket.Conn
 	output bytes.Buffer
@@ -123,14 +131,22 @@ func (c *client) terminal() *screen {
 
 func (c *client) join(id int) *screen {
 	c.t.Helper()
-	conn, _, err := websocket.Dial(c.t.Context(), fmt.Sprintf("ws%s/api/terminals/%d/ws?cols=80&rows=24", strings.TrimPrefix(c.base, "http"), id),
-		&websocket.DialOptions{HTTPClient: &http.Client{Jar: c.Jar}, HTTPHeader: http.Header{"Origin": {c.base}}})
+	conn, _, err := c.dial(fmt.Sprintf("/api/terminals/%d/ws?cols=80&rows=24", id), c.base)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	conn.SetReadLimit(1 << 20)
 	c.t.Cleanup(func() { _ = conn.CloseNow() })
-	return &screen{t: c.t, id: id, conn: conn}
+	return &screen{t: c.t, c: c, id: id, conn: conn}
+}
+
+// dial opens a WebSocket as a page of this origin would that knows the token.
+func (c *client) dial(path, origin string) (*websocket.Conn, *http.Response, error) {
+	header := http.Header{}
+	if origin != "" {
+		header.Set("Origin", origin)
+	}
+	return websocket.Dial(c.t.Context(), strings.Replace(c.base, "http", "ws", 1)+path, &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"workshop", c.token}})
 }
 
 // received is what the server may say in a text frame.
@@ -184,6 +200,21 @@ func (s *screen) ask(request string) {
 	}
 }
 
+// run asks for a command of a lesson as it is now.
+func (s *screen) run(step, block, command int) {
+	s.t.Helper()
+	s.ask(s.c.request(step, block, command))
+}
+
+func (c *client) request(step, block, command int) string {
+	c.t.Helper()
+	now, err := c.s.lessons.command(step, block, command)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"type":"run","step":%d,"block":%d,"command":%d,"hash":%q}`, step, block, command, hashOf(now))
+}
+
 func (s *screen) keys(keys string) {
 	s.t.Helper()
 	if err := s.conn.Write(s.t.Context(), websocket.MessageBinary, []byte(keys)); err != nil {
@@ -202,18 +233,13 @@ func clone(t testing.TB, blocks ...string) workspace.Workspace {
 	for _, b := range blocks {
 		text += "\n```console\n" + b + "\n```\n"
 	}
-	for name, text := range map[string]string{
+	testfile.WriteAll(t, root, map[string]string{
 		"go.mod":           "module " + workspace.Module + "\n\ngo 1.26.0\n",
 		"01-one/README.md": text,
 		"01-one/main.go":   "package main\n\nfunc main() {}\n",
 		".git/config":      "[secret]\n",
 		".workshop/secret": "secret\n",
-	} {
-		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	return workspace.Workspace{Root: root}
 }
 
@@ -230,7 +256,7 @@ func TestRunJudgesACommand(t *testing.T) {
 	}{
 		{1, 1, 0, true, ""}, {2, 1, 0, true, ""}, {2, 2, 3, true, ""}, {2, 3, 0, false, `expects "five"`}, {2, 4, 0, true, ""}, {2, 5, 0, true, ""}, {2, 6, 0, true, ""},
 	} {
-		s.ask(fmt.Sprintf(`{"type":"run","step":1,"block":%d,"command":%d}`, tc.block, tc.command))
+		s.run(1, tc.block, tc.command)
 		s.until("started")
 		m := s.until("result")
 		if m.Block != tc.block || m.Command != tc.command || *m.ExitCode != tc.exit || *m.OK != tc.ok || !strings.Contains(m.Difference, tc.difference) {
@@ -280,7 +306,7 @@ func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (co
 				continue
 			}
 			commands++
-			s.ask(fmt.Sprintf(`{"type":"run","step":%s,"block":%d,"command":%d}`, number, i+1, j+1))
+			s.run(step.Number, i+1, j+1)
 			if m := s.until("result", "busy"); m.OK == nil || !*m.OK {
 				t.Fatalf("line %d: $ %s\n%+v: %s\n%q", b.Commands[j].Line, b.Commands[j].Text, m, m.Difference, s.output.String())
 			}

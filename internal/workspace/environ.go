@@ -13,6 +13,11 @@ import (
 var leadAstray = []string{"CDPATH", "BASH_ENV", "ENV", "GOOS", "GOARCH",
 	"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 
+// leadLessonsAstray are further ones that change what bash, curl, kubectl or a script
+// of the workshop do. Readers see what a lesson does without them.
+var leadLessonsAstray = []string{"BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT", "GLOBIGNORE", "PROMPT_COMMAND", "PS4", "TMOUT",
+	"LANG", "LANGUAGE", "GREP_OPTIONS", "CURL_HOME", "KUBECTL_EXTERNAL_DIFF", "KUBERC", "WORKSHOP_NAMESPACE"}
+
 // loopback is what must never go through a proxy: kwok's and kind's API servers.
 const loopback = "127.0.0.1,localhost,::1"
 
@@ -26,6 +31,7 @@ func Environ(extra ...string) []string {
 	env = append(env,
 		"GOWORK=off", // a go.work in a folder above does not know this module
 		"GOFLAGS="+goFlags(os.Getenv("GOFLAGS")),
+		"CGO_ENABLED="+cgo(os.Getenv("GOFLAGS")),
 	)
 	return append(env, extra...)
 }
@@ -38,6 +44,16 @@ func goFlags(own string) string {
 		return "-buildvcs=false -race"
 	}
 	return "-buildvcs=false"
+}
+
+// cgo is off for all that the workshop builds. So the control plane, which has to be
+// static for images FROM scratch, and the lessons share their compiled packages, and
+// nobody needs a C compiler. Only the race detector is linked by one.
+func cgo(flags string) string {
+	if slices.Contains(strings.Fields(flags), "-race") {
+		return "1"
+	}
+	return "0"
 }
 
 // noProxy adds the loopback addresses to the first list that is not empty.
@@ -59,5 +75,12 @@ func Without(env []string, names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(names, name)
+	})
+}
+
+// ForLessons returns env without what would lead a lesson's shell astray.
+func ForLessons(env []string) []string {
+	return slices.DeleteFunc(Without(env, slices.Concat(leadAstray, leadLessonsAstray)...), func(kv string) bool {
+		return strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "BASH_FUNC_")
 	})
 }

@@ -30,10 +30,19 @@ func TestEnviron(t *testing.T) {
 			t.Errorf("%s=%s stays", name, value)
 		}
 	}
-	for name, want := range map[string]string{"GOWORK": "off", "GOFLAGS": "-buildvcs=false", "A": "b", "PATH": os.Getenv("PATH")} {
+	for name, want := range map[string]string{"GOWORK": "off", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "A": "b", "PATH": os.Getenv("PATH")} {
 		if got, _ := lookup(env, name); got != want {
 			t.Errorf("%s=%s, want %s", name, got, want)
 		}
+	}
+}
+
+// The race detector is linked by a C compiler, and nothing else is.
+func TestRaceNeedsCgo(t *testing.T) {
+	t.Setenv("GOFLAGS", "-buildvcs=false -race")
+	t.Setenv("CGO_ENABLED", "0")
+	if got, _ := lookup(Environ(), "CGO_ENABLED"); got != "1" {
+		t.Errorf("with -race CGO_ENABLED=%s, want 1", got)
 	}
 }
 
@@ -96,5 +105,18 @@ func TestGoWorkAboveIsIgnored(t *testing.T) {
 	}
 	if output, err := list(Environ()); err != nil || output != "example.com/clone\n" {
 		t.Errorf("go list: %v, %s", err, output)
+	}
+}
+
+// The Makefile keeps the same from what it starts before there is any program, but
+// for make's own.
+func TestTheMakefileUnexportsTheSame(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(slices.Clone(leadAstray), func(name string) bool { return strings.HasPrefix(name, "M") })
+	if line := "\nunexport " + strings.Join(want, " ") + "\n"; !strings.Contains(string(makefile), line) {
+		t.Errorf("the Makefile has no line%s", line)
 	}
 }

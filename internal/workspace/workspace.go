@@ -22,6 +22,12 @@ import (
 // is the root of a clone.
 const Module = "github.com/k8s-go/workshop"
 
+// BrowserTests compiles the tests that need a browser.
+const BrowserTests = "-tags=browser"
+
+// ProxyContext names the context of every kubeconfig for a fault proxy.
+const ProxyContext = "faultproxy"
+
 // A Workspace is one clone of the workshop.
 type Workspace struct {
 	Root string // absolute path
@@ -74,6 +80,26 @@ func (w Workspace) ModuleVersion(goMod, module string) (string, error) {
 	return "", fmt.Errorf("%s does not require %s", goMod, module)
 }
 
+// Modules returns the folders of all Go modules of the clone, the root's first: "."
+// and "scripts/tools". The module of a learner's work is none of them.
+func (w Workspace) Modules() ([]string, error) {
+	modules := []string{"."}
+	for _, pattern := range []string{"scripts/*/go.mod", "internal/newrepo/repository/go.mod", "internal/newrepo/repository/hack/go.mod"} {
+		found, err := filepath.Glob(filepath.Join(w.Root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range found {
+			dir, err := filepath.Rel(w.Root, filepath.Dir(file))
+			if err != nil {
+				return nil, err
+			}
+			modules = append(modules, dir)
+		}
+	}
+	return modules, nil
+}
+
 // GoVersion returns the Go version that the root module asks for, "1.26.0".
 func (w Workspace) GoVersion() (string, error) {
 	f, err := w.parse("go.mod")
@@ -105,6 +131,16 @@ type Step struct {
 
 // README returns the path of the step's lesson.
 func (s Step) README() string { return filepath.Join(s.Dir, "README.md") }
+
+// Documents returns the paths of what the step has to read and to run: its lesson, and
+// its reference.md if there is one, which holds what the lesson does not need.
+func (s Step) Documents() []string {
+	reference := filepath.Join(s.Dir, "reference.md")
+	if _, err := os.Stat(reference); err != nil {
+		return []string{s.README()}
+	}
+	return []string{s.README(), reference}
+}
 
 var stepDir = regexp.MustCompile(`^(\d\d)-[a-z-]+$`)
 

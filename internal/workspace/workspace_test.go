@@ -1,10 +1,11 @@
 package workspace
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/testfile"
 )
 
 func clone(t *testing.T) Workspace {
@@ -12,13 +13,7 @@ func clone(t *testing.T) Workspace {
 	root := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(root, name), text)
 	}
 	write("go.mod", "module "+Module+"\n\nrequire k8s.io/api v0.36.3\n")
 	write("01-curl/README.md", "<!-- note -->\n# The API is HTTP\n")

@@ -11,7 +11,7 @@ import (
 	"github.com/coder/websocket/wsjson"
 )
 
-// Handler answers what follows /api/xray. Whoever mounts it checks the cookie,
+// Handler answers what follows /api/xray. Whoever mounts it checks the token,
 // the Host and the Origin of each request before.
 func (h *Hub) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -26,8 +26,7 @@ func (h *Hub) Handler() http.Handler {
 		answer(w, map[string]string{"message": message})
 	})
 	mux.HandleFunc("GET /recording", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=xray-%s.json", time.Now().Format("2006-01-02-150405")))
-		answer(w, map[string]any{"version": 1, "items": h.recorded()})
+		answer(w, h.Recording())
 	})
 	mux.Handle("GET /tours/", http.FileServerFS(tours))
 	return mux
@@ -46,7 +45,7 @@ func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The Origin is checked already, and behind a forwarded port it is not the Host.
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
 	if err != nil {
 		return // Accept has answered
 	}

@@ -109,11 +109,17 @@ func (h *Hub) last(n int) []Item {
 	return items
 }
 
-// recorded returns what the hub remembers, the oldest first.
-func (h *Hub) recorded() []Item {
+// A Recording is what the page can save, open and play back.
+type Recording struct {
+	Version int    `json:"version"`
+	Items   []Item `json:"items"`
+}
+
+// Recording returns what the hub remembers, the oldest first.
+func (h *Hub) Recording() Recording {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.last(remembered)
+	return Recording{Version: 1, Items: h.last(remembered)}
 }
 
 // A viewer is one window: how far it has come, and how many items it may get beyond the average.

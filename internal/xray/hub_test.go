@@ -94,7 +94,7 @@ func TestTheLastItemsAreRemembered(t *testing.T) {
 	for n := range remembered + 3 {
 		h.add(Item{ID: n})
 	}
-	if got := h.recorded(); len(got) != remembered || got[0].ID != 3 || got[remembered-1].ID != remembered+2 {
+	if got := h.Recording().Items; len(got) != remembered || got[0].ID != 3 || got[remembered-1].ID != remembered+2 {
 		t.Errorf("%d items from %d on", len(got), got[0].ID)
 	}
 }

@@ -100,7 +100,7 @@ func TestAProgramThatListensIsSeenFromInside(t *testing.T) {
 	r.Until("a write and its reason", own(func(i xray.Item) bool {
 		return i.Step == "write" && i.What == "create" && i.Key == r.Namespace+"/vanilla" && i.Reason == "there was none"
 	}))
-	r.Until("the caches and workers of both controllers", own(func(i xray.Item) bool { return len(i.Caches) == 5 && i.Workers == 16 }))
+	r.Until("the caches and workers of both controllers", own(func(i xray.Item) bool { return len(i.Caches) == 6 && i.Workers == 16 }))
 }
 
 // The cache is behind by what a fault holds back, and says so.

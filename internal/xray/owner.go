@@ -2,33 +2,41 @@ package xray
 
 import (
 	"fmt"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/k8s-go/workshop/internal/peer"
 )
 
 // owners finds the process that a connection to the proxy belongs to: on Linux,
-// and as well as it goes.
+// if its process can be read.
 type owners struct {
 	proxy string // host:port
 
 	mu   sync.Mutex
 	pids map[string]func() int // by the client's address; each function waits for the answer
 
-	looking sync.Mutex
-	found   []int     // processes, the latest last
-	rest    time.Time // after a search in vain, until then no further one: they must cost little
+	searches atomic.Int32 // that go on or wait
+	looking  sync.Mutex
+	found    []int     // processes, the latest last
+	rest     time.Time // after a search in vain, until then no further one: they must cost little
 }
 
 // connected begins to look for the owner of a new connection at once, because
 // its process may end in some milliseconds.
 func (o *owners) connected(remote string) {
 	const most = 1000
+	const atOnce = 20 // further ones are not looked for: whoever connects without end costs no more than that
+	if o.searches.Add(1) > atOnce {
+		o.searches.Add(-1)
+		return
+	}
 	pid := sync.OnceValue(func() int {
+		defer o.searches.Add(-1)
 		o.looking.Lock()
 		defer o.looking.Unlock()
 		return o.find(remote)
@@ -56,11 +64,12 @@ func (o *owners) of(remote string) int {
 // find looks for the connection's socket among all connections, and then for the
 // process that has it, beginning with the one that was started last.
 func (o *owners) find(remote string) int {
-	socket := socketOf(remote, o.proxy)
-	began := time.Now()
-	if socket == "" {
+	end, known := peer.Of(remote, o.proxy)
+	if !known || end.Inode == 0 {
 		return 0
 	}
+	socket := fmt.Sprintf("socket:[%d]", end.Inode)
+	began := time.Now()
 	pids := slices.Clone(o.found)
 	if began.After(o.rest) {
 		all, _ := procfs.AllProcs() // none if /proc cannot be read
@@ -83,23 +92,4 @@ func (o *owners) find(remote string) int {
 	}
 	o.rest = time.Now().Add(3 * time.Since(began))
 	return 0
-}
-
-// socketOf names the socket of the client's end of a connection as /proc does.
-func socketOf(client, server string) string {
-	proc, err := procfs.NewDefaultFS()
-	if err != nil {
-		return "" // not Linux
-	}
-	is := func(address string, ip net.IP, port uint64) bool {
-		a, err := netip.ParseAddrPort(address)
-		return err == nil && ip.Equal(a.Addr().AsSlice()) && uint64(a.Port()) == port
-	}
-	connections, _ := proc.NetTCP()
-	for _, c := range connections {
-		if c.Inode != 0 && is(client, c.LocalAddr, c.LocalPort) && is(server, c.RemAddr, c.RemPort) {
-			return fmt.Sprintf("socket:[%d]", c.Inode)
-		}
-	}
-	return ""
 }

@@ -65,11 +65,14 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// In a status 0 is a number, and what is absent is not known.
+// Behind a pointer 0 is a number, and what is absent is not known.
 func TestZeroIsWritten(t *testing.T) {
 	zero := int32(0)
-	checkWritten(t, `{metadata: {}, spec: {deploymentName: ""}, status: {replicas: 0, availableReplicas: 0}}`,
-		&icecreamv1alpha1.Icecream{Status: icecreamv1alpha1.IcecreamStatus{Replicas: &zero, AvailableReplicas: &zero}})
+	checkWritten(t, `{metadata: {}, spec: {deploymentName: "", replicas: 0}, status: {replicas: 0, availableReplicas: 0}}`,
+		&icecreamv1alpha1.Icecream{
+			Spec:   icecreamv1alpha1.IcecreamSpec{Replicas: &zero},
+			Status: icecreamv1alpha1.IcecreamStatus{Replicas: &zero, AvailableReplicas: &zero},
+		})
 	checkWritten(t, `{metadata: {}, spec: {deploymentName: ""}}`, &icecreamv1alpha1.Icecream{})
 	checkWritten(t, `{metadata: {}, spec: {}, status: {statistics: {pods: {failed: 0, passed: 0}}}}`,
 		&policyv1alpha1.HealthCheckPolicy{Status: policyv1alpha1.HealthCheckPolicyStatus{Statistics: &policyv1alpha1.Statistics{}}})

@@ -98,8 +98,11 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 		return fmt.Errorf("adding a handler: %w", err)
 	}
 	if _, err := deployments.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.deploymentChanged,
-		UpdateFunc: func(_, obj any) { c.deploymentChanged(obj) },
+		AddFunc: c.deploymentChanged,
+		UpdateFunc: func(old, obj any) {
+			c.deploymentChanged(old) // it may have belonged to another Icecream, or no longer belong to any
+			c.deploymentChanged(obj)
+		},
 		DeleteFunc: c.deploymentChanged,
 	}); err != nil {
 		return fmt.Errorf("adding a handler: %w", err)

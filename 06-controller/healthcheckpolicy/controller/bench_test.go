@@ -234,7 +234,7 @@ func settledController(b *testing.B, pods, policies int) *Controller {
 			Spec: v1alpha1.HealthCheckPolicySpec{Action: v1alpha1.ActionLabel, PodLabel: "lacks", RequiredProbes: []v1alpha1.Probe{v1alpha1.ProbeLiveness},
 				Selector: metav1.LabelSelector{MatchLabels: map[string]string{"team": policyOf(100 * i)}}},
 		}
-		p := &pass{key: cache.MetaObjectToName(policy), policy: policy, memory: &memory{uid: policy.UID}, now: c.clock.Now()}
+		p := &pass{key: cache.MetaObjectToName(policy), policy: policy, memory: newMemory(policy.UID), now: c.clock.Now()}
 		if changes, err := c.judge(p); err != nil || len(changes) > 0 || p.passed != 100 {
 			b.Fatalf("%s: %d changes, %d pods pass: %v", p.key, len(changes), p.passed, err)
 		}

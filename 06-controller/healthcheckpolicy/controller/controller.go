@@ -4,20 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	policyv1listers "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/informers/externalversions"
 	policylisters "github.com/k8s-go/workshop/05-crd-go/pkg/generated/listers/policy/v1alpha1"
 	"github.com/k8s-go/workshop/06-controller/loop"
@@ -25,7 +29,7 @@ import (
 
 // Controller brings pods and statuses to what HealthCheckPolicies say.
 //
-// Two informers fill two caches. Their handlers find the policies that a change
+// Three informers fill three caches, of policies, pods and PodDisruptionBudgets. Their handlers find the policies that a change
 // concerns and put their keys into the queue of the loop. A worker takes a key
 // and calls reconcile, which compares what is with what should be, in phases:
 //
@@ -42,18 +46,20 @@ import (
 // to know is in the API server. So the record of the marks is managedFields of
 // the pods, and the brake of the evictions is in the policy's status.
 type Controller struct {
-	client       kubernetes.Interface
-	policyClient versioned.Interface
+	core         *typedcorev1.CoreV1Client
+	policyClient *typedpolicy.PolicyV1alpha1Client
 	recorder     events.EventRecorder
-	clock        clock.PassiveClock
+	clock        clock.PassiveClock // of the times in a status
 
 	lister   policylisters.HealthCheckPolicyLister
 	policies cache.Indexer // the same cache as the lister's, for its indexes
 	pods     cache.Indexer // of *pod, see pod.go
+	budgets  policyv1listers.PodDisruptionBudgetLister
 
 	factories []loop.Informers
 	loop      *loop.Loop
-	memories  memories
+	writes    loop.Writes
+	memories  sync.Map // of *memory, by the key of the policy
 }
 
 // Clients are the connections of a controller to the API server.
@@ -70,27 +76,33 @@ func New(clients Clients, namespace string, resync time.Duration, clock clock.Pa
 		externalversions.WithNamespace(namespace), externalversions.WithTransform(stripManagedFields))
 	pods := podFactory.Core().V1().Pods().Informer()
 	policies := policyFactory.Policy().V1alpha1().HealthCheckPolicies()
+	budgets := podFactory.Policy().V1().PodDisruptionBudgets()
 
 	c := &Controller{
-		client: clients.Core, policyClient: clients.Policies, recorder: clients.Recorder, clock: clock,
-		lister: policies.Lister(), policies: policies.Informer().GetIndexer(), pods: pods.GetIndexer(),
+		core:         typedcorev1.New(loop.Once(clients.Core.CoreV1().RESTClient())),
+		policyClient: typedpolicy.New(loop.Once(clients.Policies.PolicyV1alpha1().RESTClient())),
+		recorder:     clients.Recorder, clock: clock,
+		lister: policies.Lister(), policies: policies.Informer().GetIndexer(), pods: pods.GetIndexer(), budgets: budgets.Lister(),
 		factories: []loop.Informers{podFactory, policyFactory},
 	}
 	c.loop = loop.New("healthcheckpolicy", c.reconcile, options)
 	return c, errors.Join(
 		pods.AddIndexers(podIndexers),
 		policies.Informer().AddIndexers(policyIndexers),
-		c.loop.Watch(policies.Informer(), cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { c.policyChanged("policy added", obj) },
-			UpdateFunc: func(_, obj any) { c.policyChanged("policy updated", obj) }, // a resync comes as an update, too
-			DeleteFunc: func(obj any) { c.policyChanged("policy deleted", obj) },
-		}),
-		c.loop.Watch(pods, cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { c.podChanged("pod added", obj) },
-			UpdateFunc: func(old, obj any) { c.podChanged("pod updated", old, obj) },
-			DeleteFunc: func(obj any) { c.podChanged("pod deleted", obj) },
-		}),
+		c.loop.Watch(policies.Informer(), handler("policy", c.policyChanged)),
+		c.loop.Watch(pods, handler("pod", c.podChanged)),
+		c.loop.Watch(budgets.Informer(), handler("budget", c.budgetChanged)),
 	)
+}
+
+// handler calls a function with what has happened, and the states that are known of
+// the object, the newest last. A resync comes as an update, too.
+func handler(kind string, changed func(what string, states ...any)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { changed(kind+" added", obj) },
+		UpdateFunc: func(old, obj any) { changed(kind+" updated", old, obj) },
+		DeleteFunc: func(obj any) { changed(kind+" deleted", obj) },
+	}
 }
 
 func stripManagedFields(obj any) (any, error) {
@@ -106,8 +118,8 @@ func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.f
 // Ready reports whether the caches are filled.
 func (c *Controller) Ready() bool { return c.loop.Ready() }
 
-func (c *Controller) policyChanged(what string, obj any) {
-	key, err := cache.DeletionHandlingObjectToName(obj)
+func (c *Controller) policyChanged(what string, states ...any) {
+	key, err := cache.DeletionHandlingObjectToName(states[0])
 	if err != nil {
 		utilruntime.HandleError(err)
 		return
@@ -128,11 +140,12 @@ func (c *Controller) podChanged(what string, objs ...any) {
 		}
 		states = append(states, p)
 	}
-	if len(states) == 2 && states[0].same(states[1]) {
+	onlyKill := len(states) == 2 && states[0].same(states[1])
+	if onlyKill && states[0].sameToBudgets(states[1]) {
 		return // most changes of pods concern nobody here
 	}
 	c.loop.Event(what, states[0].key())
-	keys, err := c.concerned(states...)
+	keys, err := c.concerned(onlyKill, states...)
 	if err != nil {
 		utilruntime.HandleError(err)
 	}
@@ -146,20 +159,17 @@ type pass struct {
 	key    cache.ObjectName
 	policy *v1alpha1.HealthCheckPolicy // the newest that is known; read-only, because the cache may share it
 	memory *memory
-	now    time.Time
-	again  time.Time // when to look again without an event; zero for never
+	now    time.Time // for the status
 
-	selector        labels.Selector
 	invalidSelector error
 	failed          []*pod // of the pods that count ...
 	passed          int    // ... and how many do not fail
-	holds           bool   // after this pass pods carry the mark
+	marks           bool   // after this pass pods carry the mark
 
-	outcome              // why not everything could be done
-	errs         []error // what may go better next time
-	stale        bool    // the cache holds a pod that is gone, so it is behind
-	unwritable   bool    // the status could not be written in this pass
-	keepObserved bool    // a finished pod still carries its mark, so the policy's change has not been carried out
+	outcome                    // why not everything could be done
+	keepObserved bool          // a finished pod still carries its mark, so the policy's change has not been carried out
+	errs         []error       // the next try, which follows soon, may go better
+	again        time.Duration // when to look again without an event; zero for never
 }
 
 // reconcile brings the pods of one policy, and its status, to what they should be.
@@ -171,7 +181,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	} else if err != nil {
 		return 0, fmt.Errorf("reading the policy from the cache: %w", err)
 	}
-	p := &pass{key: key, policy: policy, memory: c.memories.of(key, policy), now: c.clock.Now()}
+	p := &pass{key: key, policy: policy, memory: c.memoryOf(key, policy), now: c.clock.Now()}
 
 	if policy.DeletionTimestamp != nil {
 		c.loop.Phase(key, "leave")
@@ -182,7 +192,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	}
 
 	c.loop.Phase(key, "catch up")
-	if !c.caughtUp(p) {
+	if c.writes.Behind(key) {
 		return firstWait, nil // the event of the write that is missing will come sooner
 	}
 
@@ -200,7 +210,9 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 
 	if policy.Spec.Action == v1alpha1.ActionKill && p.invalidSelector == nil {
 		c.loop.Phase(key, "evict")
-		c.evict(ctx, p)
+		if !c.evict(ctx, p) {
+			return p.result()
+		}
 	}
 
 	c.loop.Phase(key, "report")
@@ -208,27 +220,15 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	return p.result()
 }
 
-// caughtUp reports whether the caches show what this process has last written
-// because of this policy. Without this, a pass on an old cache would repeat what
-// the last one has done.
-func (c *Controller) caughtUp(p *pass) bool {
-	cached, written := c.pods.LastStoreSyncResourceVersion(), p.memory.podWrite
-	return p.sawOwnWrite() && (written == "" || cached == "" || reached(cached, written))
-}
-
-// sawOwnWrite reports whether the policy is at least as new as this process's last write to it.
-func (p *pass) sawOwnWrite() bool {
-	return p.memory.policyWrite == "" || reached(p.policy.ResourceVersion, p.memory.policyWrite)
-}
-
 // judge finds the pods that the policy is about, and what has to change on them.
 func (c *Controller) judge(p *pass) ([]change, error) {
 	policy := p.policy
-	p.selector, p.invalidSelector = selectorOf(policy)
-	if p.invalidSelector != nil {
+	selector, invalid := selectorOf(policy)
+	if invalid != nil {
+		p.invalidSelector = invalid
 		return nil, nil // no pod is written until somebody has repaired it
 	}
-	selected, err := c.selected(p.key.Namespace, p.selector)
+	selected, err := c.selected(p.key.Namespace, selector)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 		if write {
 			changes = append(changes, change{pod, mine, w})
 		}
-		p.holds = p.holds || w != wishNone
+		p.marks = p.marks || w != wishNone
 	}
 	for _, pod := range selected {
 		switch {
@@ -267,8 +267,8 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 		switch {
 		case pod.deleting: // left alone
 		case pod.finished && policy.Generation == policy.Status.ObservedGeneration:
-			p.holds = true // finished pods keep the mark until the policy changes
-		case pod.finished, !p.selector.Matches(podLabels(pod)):
+			p.marks = true // finished pods keep the mark until the policy changes
+		case pod.finished, !selector.Matches(podLabels(pod)):
 			need(pod, wishNone)
 		}
 	}
@@ -276,38 +276,73 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 }
 
 // result is what reconcile returns.
-func (p *pass) result() (time.Duration, error) {
-	if p.stale {
+func (p *pass) result() (time.Duration, error) { return p.again, errors.Join(p.errs...) }
+
+// lookAgain makes sure that the policy is looked at again after d, or before.
+func (p *pass) lookAgain(d time.Duration) {
+	if d = max(d, time.Millisecond); p.again == 0 || d < p.again {
+		p.again = d
+	}
+}
+
+// went reports whether a request about a pod has gone well. If not, it notes what
+// follows from that: the key comes back, or the pod waits. The request depended on
+// nothing but what about names.
+func (p *pass) went(err error, pod *pod, about string) bool {
+	switch answer := answerOf(err); answer {
+	case accepted:
+		return true
+	case podGone:
 		p.errs = append(p.errs, loop.ErrStale)
+	case tryAgain:
+		p.errs = append(p.errs, err)
+	default:
+		message := ""
+		if answer != budgetAnswer {
+			message = serverMessage(err)
+		}
+		p.waits(pod, p.memory.remember(pod, about, answer.reason(), message, time.Now(), loop.RetryAfter(err)), 0)
 	}
-	if err := errors.Join(p.errs...); err != nil {
-		return 0, err
-	}
-	if p.again.IsZero() {
-		return 0, nil
-	}
-	return max(p.again.Sub(p.now), time.Millisecond), nil
+	return false
 }
 
-// lookAgain makes sure that the policy is looked at again at t, or before.
-func (p *pass) lookAgain(t time.Time) {
-	if p.again.IsZero() || t.Before(p.again) {
-		p.again = t
+// waits counts a pod that is not tried again while an obstacle is there, nor within a time.
+func (p *pass) waits(pod *pod, o obstacle, within time.Duration) {
+	p.add(o.reason, o.message)
+	p.lookAgain(max(time.Until(o.until), within))
+	p.keepObserved = p.keepObserved || pod.finished
+}
+
+const (
+	// maxNoteBytes is how much the API server takes as the note of an Event.
+	maxNoteBytes = 1024
+	// eventBurst is how many Events about a policy may follow each other closely;
+	// later ones have to wait five minutes each, as with client-go's older recorder.
+	eventBurst = 25
+)
+
+// event records one Event about what a policy has done to pods, related to the first
+// of them. It says how many others there are, with those that the limit has left out.
+func (c *Controller) event(p *pass, pods []*pod, kind, reason, action, note string) {
+	m := p.memory
+	if !m.events.TryAccept() {
+		m.unsaid[reason] += max(1, len(pods))
+		return
 	}
-}
-
-// maxNoteBytes is how much the API server takes as the note of an Event.
-const maxNoteBytes = 1024
-
-// event records an Event about what a policy has done to a pod.
-func (c *Controller) event(p *pass, pod *pod, reason, action, note string) {
-	related := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-	c.recorder.Eventf(p.reference(), related, corev1.EventTypeNormal, reason, action, "%s", cut(note, maxNoteBytes))
-}
-
-// reference is the policy as Events name it: without a resourceVersion, by which
-// two Events about the same thing would not be seen to be the same.
-func (p *pass) reference() *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.HealthCheckPolicyKind.Kind,
-		Namespace: p.key.Namespace, Name: p.key.Name, UID: p.memory.uid}
+	more := m.unsaid[reason]
+	delete(m.unsaid, reason)
+	var related runtime.Object
+	if len(pods) > 0 {
+		first := pods[0]
+		more += len(pods) - 1
+		related = &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: first.Namespace, Name: first.Name, UID: first.UID}
+	}
+	count := ""
+	if more > 0 {
+		count = fmt.Sprintf(" (and %d more)", more)
+	}
+	// Without a resourceVersion, by which two Events about the same thing would not be seen to be the same.
+	policy := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.HealthCheckPolicyKind.Kind,
+		Namespace: p.key.Namespace, Name: p.key.Name, UID: m.uid}
+	c.recorder.Eventf(policy, related, kind, reason, action, "%s%s", cut(note, maxNoteBytes-len(count)), count)
 }

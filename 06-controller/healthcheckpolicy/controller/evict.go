@@ -5,157 +5,122 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
-// evict evicts at most one of the pods that fail, and finds out what holds the others.
+// maxAsked is how many pods the API server is asked about while the brake holds.
+// The others wait in any case, so their number costs no requests.
+const maxAsked = 4
+
+// evict evicts at most one of the pods that fail, and finds out what holds the
+// others. It reports whether the pass may go on.
 //
 // Three guards keep an eviction from being wrong. The policy and the pod are read
 // live and judged again. The status write that comes first carries the policy's
 // resourceVersion, so it fails if the policy has changed since. The eviction
 // carries the pod's UID and resourceVersion, so it fails if the pod has.
-func (c *Controller) evict(ctx context.Context, p *pass) {
-	var candidates []*pod
+func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
+	budgets, err := c.budgetsIn(p.key.Namespace)
+	if err != nil {
+		p.errs = append(p.errs, err)
+		return true
+	}
+	brake := &p.memory.brake
+	left := brake.wait(p.policy, p.now, time.Now())
 	slices.SortFunc(p.failed, byAge)
-	for _, pod := range p.failed {
+	for _, pod := range slices.Clone(p.failed) {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, "")
-		} else {
-			candidates = append(candidates, pod)
-		}
-	}
-	asked := map[*pod]bool{}
-	left := p.memory.brake(p.policy, p.now)
-	if left <= 0 {
-		candidates, left = c.evictFirst(ctx, p, candidates, asked)
-	}
-
-	// The condition names what holds each of the others.
-	var unasked []*pod
-	for _, pod := range candidates {
-		if _, known := p.memory.obstacleOf(pod, p.now); !known && !asked[pod] {
-			unasked = append(unasked, pod)
-		}
-	}
-	errs := make([]error, len(unasked))
-	workqueue.ParallelizeUntil(ctx, atOnce, len(unasked), func(i int) { errs[i] = c.postEviction(ctx, unasked[i], metav1.DryRunAll) })
-	for i, pod := range unasked {
-		c.noteAnswer(p, pod, errs[i])
-	}
-	for _, pod := range candidates {
-		o, known := p.memory.obstacleOf(pod, p.now)
-		switch {
-		case !known: // an error, which is in p.errs, or the pod is gone
-		case o.reason == "":
-			p.add(v1alpha1.ReasonThrottled, "")
-			p.lookAgain(p.now.Add(max(left, firstWait)))
-		default:
-			p.add(o.reason, o.message)
-			p.lookAgain(o.until)
-		}
-	}
-}
-
-// evictFirst tries the candidates in order until one is evicted. It returns the
-// others, and how long the brake holds from now on.
-func (c *Controller) evictFirst(ctx context.Context, p *pass, candidates []*pod, asked map[*pod]bool) ([]*pod, time.Duration) {
-	for i, pod := range candidates {
-		if o, known := p.memory.obstacleOf(pod, p.now); known && (o.reason != "" || o.strict) {
 			continue
 		}
-		asked[pod] = true
-		c.noteAnswer(p, pod, c.postEviction(ctx, pod, metav1.DryRunAll))
-		if o, known := p.memory.obstacleOf(pod, p.now); !known || o.reason != "" {
+		own := budgetsOf(pod, budgets)
+		if len(own) > 1 || len(own) == 1 && !own[0].allows(pod, brake.used) { // the API server refuses it under two budgets
+			p.add(v1alpha1.ReasonDisruptionBudget, "") // the budget's next event says when to look again
 			continue
 		}
-		if !c.evictOne(ctx, p, pod) {
-			return candidates, p.memory.brake(p.policy, p.now)
+		state := about(pod, own...)
+		o, known := p.memory.obstacleOf(pod, state)
+		if known && (left > 0 || time.Now().Before(o.until)) {
+			p.waits(pod, o, left)
+			continue
 		}
-		// An eviction uses up a budget, so what is known about the other pods is out of date.
-		for _, other := range candidates {
-			if o, ok := p.memory.obstacles[other.UID]; ok && !o.strict {
-				delete(p.memory.obstacles, other.UID)
-				delete(asked, other)
+		if left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID] {
+			brake.asked[pod.UID] = true
+			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), pod, state) {
+				continue
 			}
 		}
-		p.failed = slices.DeleteFunc(p.failed, pod.is)
-		return slices.Delete(candidates, i, i+1), p.memory.brake(p.policy, p.now)
-	}
-	return candidates, 0
-}
-
-// noteAnswer remembers what the API server says to a request that leads to the eviction of a pod.
-func (c *Controller) noteAnswer(p *pass, pod *pod, err error) {
-	switch answer := answerOf(err); answer {
-	case accepted:
-		p.memory.remember(pod, p.now, "", "", 0)
-	case budgetAnswer, forbidden, refused:
-		message := ""
-		if answer != budgetAnswer {
-			message = serverMessage(err)
+		if left == 0 {
+			evicted, err := c.evictOne(ctx, p, pod, own)
+			if err != nil {
+				p.errs = append(p.errs, err)
+				return false
+			}
+			left = max(brake.wait(p.policy, p.now, time.Now()), firstWait)
+			if evicted {
+				p.failed = slices.DeleteFunc(p.failed, pod.is)
+				continue
+			}
+			if _, refused := p.memory.obstacleOf(pod, state); refused {
+				continue
+			}
 		}
-		p.memory.remember(pod, p.now, answer.reason(), message, loop.RetryAfter(err))
-	case podGone:
-		p.stale = true
-	default:
-		p.errs = append(p.errs, err)
+		p.add(v1alpha1.ReasonThrottled, "")
+		p.lookAgain(left)
 	}
+	return true
 }
 
-// evictOne evicts a pod whose dry run went well, and reports whether it did.
-func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod) bool {
+// evictOne evicts a pod whose dry run went well, and reports whether it did. An error
+// means that the status could not be written, so nothing more should be tried.
+func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets []budget) (evicted bool, err error) {
+	state := about(cached, budgets...)
 	policy, err := c.livePolicy(ctx, p.key)
-	if err != nil {
-		c.noteAnswer(p, cached, err)
-		return false
+	if !p.went(err, cached, state) {
+		return false, nil
 	}
-	live, err := c.livePod(ctx, cached.Namespace, cached.Name)
-	if err != nil {
-		c.noteAnswer(p, cached, err)
-		return false
+	live, err := c.core.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	if !p.went(err, cached, state) {
+		return false, nil
 	}
-	if policy.UID != p.memory.uid || live.UID != cached.UID || !kills(policy, reduce(live)) || p.memory.brake(policy, p.now) > 0 {
-		p.stale = true
-		return false
+	brake := &p.memory.brake
+	if policy.UID != p.memory.uid || live.UID != cached.UID || !kills(policy, reduce(live)) || brake.wait(policy, c.clock.Now(), time.Now()) > 0 {
+		p.errs = append(p.errs, loop.ErrStale)
+		return false, nil
 	}
 
 	stamp := stampOf(c.clock.Now())
 	policy.Status.LastEvictionTime = &metav1.Time{Time: stamp}
-	written, err := c.putStatus(ctx, policy)
+	written, err := c.policyClient.HealthCheckPolicies(policy.Namespace).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
 	if err != nil {
-		p.errs, p.unwritable = append(p.errs, err), true
-		return false
+		return false, err
 	}
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
 
-	p.memory.unused = time.Time{} // the last try, which was refused, may have had the same second
+	brake.ignored = time.Time{} // the last try, which was refused, may have had the same second
 	err = c.postEviction(ctx, live)
-	p.now = c.clock.Now() // all that may have taken its time
-	switch answer := answerOf(err); answer {
-	case accepted:
-		p.memory.evicted[cached.UID], p.memory.agreed = true, p.now
-		c.loop.Wrote(p.key, "eviction", "pod "+cached.Name+" lacks a probe")
-		c.event(p, cached, "Evicted", "Evict", "The pod lacks "+markText(cached, required(policy.Spec.RequiredProbes)))
-		return true
-	case unclear: // perhaps it was done: the time counts
-		p.memory.agreed = p.now
-		p.errs = append(p.errs, err)
-		return false
-	case podGone: // or it has changed
-		p.memory.unused, p.stale = stamp, true
-		return false
-	case later:
-		p.memory.unused, p.errs = stamp, append(p.errs, err)
-		return false
-	default:
-		p.memory.unused = stamp
-		c.noteAnswer(p, cached, err)
-		return false
+	if err == nil || mayBeDone(err) {
+		brake.last = time.Now()
+		clear(brake.asked)
+	} else {
+		brake.ignored = stamp
 	}
+	if !p.went(err, cached, state) {
+		return false, nil
+	}
+	p.memory.evicted[cached.UID] = true
+	if len(budgets) == 1 && !budgets[0].spares(reduce(live)) {
+		brake.used = budgets[0].PodDisruptionBudget
+	}
+	c.loop.Wrote(p.key, "eviction", "pod "+cached.Name+" lacks a probe")
+	c.event(p, []*pod{cached}, corev1.EventTypeNormal, "Evicted", "Evict", "The pod lacks "+markText(cached, required(policy.Spec.RequiredProbes)))
+	return true, nil
 }
 
 // kills reports whether a policy evicts a pod, both as they are now.
@@ -175,29 +140,36 @@ func stampOf(now time.Time) time.Time {
 	return stamp
 }
 
-// brake returns how long a policy has to wait before its next eviction.
-func (m *memory) brake(policy *v1alpha1.HealthCheckPolicy, now time.Time) time.Duration {
-	var last time.Time
-	if written := policy.Status.LastEvictionTime; written != nil && !written.Time.Equal(m.unused) {
-		last = written.Time
-	}
-	if last.After(now.Add(time.Second)) {
-		// The clock was set back. Waiting until then could take years.
-		if !last.Equal(m.future) {
-			m.future, m.futureSeen = last, now
+// A brake holds up the evictions of a policy.
+type brake struct {
+	last    time.Time // when the API server has last agreed to an eviction, or may have; on the process's own clock
+	ignored time.Time // a lastEvictionTime that does not count: its eviction was refused, or it lies in the future
+
+	asked map[types.UID]bool            // pods, since the last eviction
+	used  *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
+}
+
+// wait returns how long a policy has to wait before its next eviction. The interval
+// has to pass on two clocks, because either can be wrong: on the wall clock, after the
+// time in the status, which outlives this process; and on the process's own clock,
+// which nobody sets, after what this process has done.
+func (b *brake) wait(policy *v1alpha1.HealthCheckPolicy, wall, own time.Time) time.Duration {
+	interval := interval(policy)
+	var left time.Duration
+	if written := policy.Status.LastEvictionTime; written != nil && !written.Time.Equal(b.ignored) {
+		if written.After(wall.Add(time.Second)) {
+			// The clock was set back. Waiting until then could take years, so it counts as now.
+			b.ignored, b.last = written.Time, own
+		} else {
+			left = written.Add(interval).Sub(wall)
 		}
-		last = m.futureSeen
 	}
-	// The status was written before the eviction was sent, which the server may
-	// have carried out much later. What this process knows also counts if somebody
-	// has removed the time from the status.
-	if m.agreed.After(now) {
-		m.agreed = now // here, too, the clock was set back
+	// The status was written before the eviction was sent, which the server may have
+	// carried out much later. And somebody may have removed the time from the status.
+	if !b.last.IsZero() {
+		left = max(left, b.last.Add(interval).Sub(own))
 	}
-	if m.agreed.After(last) {
-		last = m.agreed
-	}
-	return max(0, last.Add(interval(policy)).Sub(now))
+	return max(0, left)
 }
 
 func interval(policy *v1alpha1.HealthCheckPolicy) time.Duration {

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
@@ -33,6 +32,9 @@ func killer(last time.Time, seconds int32) *v1alpha1.HealthCheckPolicy {
 	return policy
 }
 
+// booted is a reading of the process's own clock, which has nothing to do with the wall clock.
+var booted = time.Time{}.Add(time.Hour)
+
 func TestBrake(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -48,58 +50,72 @@ func TestBrake(t *testing.T) {
 		{"in the future: as if it were now", noon.Add(time.Second + time.Nanosecond), 30 * time.Second},
 		{"far in the future", noon.AddDate(10, 0, 0), 30 * time.Second},
 	} {
-		if got := (&memory{}).brake(killer(c.last, 30), noon); got != c.want {
+		if got := (&brake{}).wait(killer(c.last, 30), noon, booted); got != c.want {
 			t.Errorf("%s: waits %s, want %s", c.name, got, c.want)
 		}
 	}
-	if got := (&memory{}).brake(killer(noon, 0), noon); got != 10*time.Second {
+	if got := (&brake{}).wait(killer(noon, 0), noon, booted); got != 10*time.Second {
 		t.Errorf("without a minIntervalSeconds: waits %s, want 10s", got)
+	}
+}
+
+// A pod was evicted at noon. The wall clock jumps, and the process's own clock does not.
+func TestBrakeOnTwoClocks(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		wall, own time.Duration // since the eviction
+		want      time.Duration
+	}{
+		{"both clocks agree", 10 * time.Second, 10 * time.Second, 20 * time.Second},
+		{"the wall clock was set forward", time.Hour, 10 * time.Second, 20 * time.Second},
+		{"set forward, and the interval is over", time.Hour, 30 * time.Second, 0},
+		{"set back a little", 5 * time.Second, 10 * time.Second, 25 * time.Second},
+		{"set back by an hour: from when that is first seen", -time.Hour, 10 * time.Second, 30 * time.Second},
+		{"the machine was asleep, and with it the process's own clock", time.Hour, time.Second, 29 * time.Second},
+	} {
+		b := &brake{last: booted}
+		if got := b.wait(killer(noon, 30), noon.Add(c.wall), booted.Add(c.own)); got != c.want {
+			t.Errorf("%s: waits %s, want %s", c.name, got, c.want)
+		}
 	}
 }
 
 // A clock that was set back delays the next eviction by one interval, and not by the whole jump.
 func TestBrakeAfterTheClockWasSetBack(t *testing.T) {
-	m, policy := &memory{}, killer(noon.Add(time.Hour), 30)
+	b, policy := &brake{}, killer(noon.Add(time.Hour), 30)
 	for _, c := range []struct{ now, want time.Duration }{{0, 30 * time.Second}, {10 * time.Second, 20 * time.Second}, {30 * time.Second, 0}} {
-		if got := m.brake(policy, noon.Add(c.now)); got != c.want {
+		if got := b.wait(policy, noon.Add(c.now), booted.Add(c.now)); got != c.want {
 			t.Errorf("after %s: waits %s, want %s", c.now, got, c.want)
 		}
 	}
 	policy.Status.LastEvictionTime = &metav1.Time{Time: noon.Add(2 * time.Hour)}
-	if got := m.brake(policy, noon.Add(31*time.Second)); got != 30*time.Second {
+	if got := b.wait(policy, noon.Add(31*time.Second), booted.Add(31*time.Second)); got != 30*time.Second {
 		t.Errorf("another time in the future: waits %s, want 30s from when it is first seen", got)
 	}
 }
 
 // The interval begins when the eviction was carried out, if that was later than the status says.
 func TestBrakeAfterASlowEviction(t *testing.T) {
-	m := &memory{agreed: noon.Add(20 * time.Second)}
-	policy := killer(noon, 30)
-	if got := m.brake(policy, noon.Add(25*time.Second)); got != 25*time.Second {
+	b := &brake{last: booted.Add(20 * time.Second)}
+	if got := b.wait(killer(noon, 30), noon.Add(25*time.Second), booted.Add(25*time.Second)); got != 25*time.Second {
 		t.Errorf("waits %s, want 25s, so that there are 30s between the evictions", got)
-	}
-	if got := m.brake(policy, noon.Add(-time.Hour)); got != 30*time.Second {
-		t.Errorf("the clock was set back: waits %s, want 30s", got)
-	}
-	if got := m.brake(policy, noon.Add(-time.Hour+30*time.Second)); got != 0 {
-		t.Errorf("the clock was set back 30 s ago: waits %s", got)
 	}
 }
 
 // The API server has said no, so no eviction has taken place at that time.
 func TestBrakeDoesNotCountARefusedEviction(t *testing.T) {
-	m := &memory{unused: noon}
-	if got := m.brake(killer(noon, 30), noon); got != 0 {
+	b := &brake{ignored: noon}
+	if got := b.wait(killer(noon, 30), noon, booted); got != 0 {
 		t.Errorf("waits %s", got)
 	}
-	if got := m.brake(killer(noon.Add(time.Second), 30), noon); got != 31*time.Second {
+	if got := b.wait(killer(noon.Add(time.Second), 30), noon, booted); got != 31*time.Second {
 		t.Errorf("a later eviction was not refused: waits %s", got)
 	}
-	m.agreed = noon.Add(-10 * time.Second)
-	if got := m.brake(killer(noon, 30), noon); got != 20*time.Second {
+	b.last = booted.Add(-10 * time.Second)
+	if got := b.wait(killer(noon, 30), noon, booted); got != 20*time.Second {
 		t.Errorf("the one before was carried out 10 s ago: waits %s, want 20s", got)
 	}
-	if got := m.brake(killer(time.Time{}, 30), noon); got != 20*time.Second {
+	if got := b.wait(killer(time.Time{}, 30), noon, booted); got != 20*time.Second {
 		t.Errorf("somebody has removed the time from the status: waits %s, want 20s", got)
 	}
 }
@@ -143,26 +159,23 @@ func TestKillsJudgesPolicyAndPodAsTheyAre(t *testing.T) {
 func TestObstacleHoldsUntilSomethingChanges(t *testing.T) {
 	p, changed := reduce(aPod("web")), aPod("web")
 	changed.ResourceVersion = "8"
-	m := &memory{obstacles: map[types.UID]obstacle{}}
-	m.remember(p, noon, "Refused", "no", 0)
-	if _, holds := m.obstacleOf(p, noon); !holds {
+	m := newMemory("u")
+	m.remember(p, about(p), "Refused", "no", noon, 0)
+	if _, holds := m.obstacleOf(p, about(p)); !holds {
 		t.Error("forgotten at once")
 	}
-	if _, holds := m.obstacleOf(reduce(changed), noon); holds {
+	if _, holds := m.obstacleOf(p, about(reduce(changed))); holds {
 		t.Error("the pod has changed, and is not tried again")
-	}
-	if _, holds := m.obstacleOf(p, noon.Add(firstWait)); holds {
-		t.Error("the wait is over, and the pod is not tried again")
 	}
 	waited := firstWait
 	for range 10 {
-		until := m.remember(p, noon, "Refused", "no", 0)
-		if waited = min(2*waited, maxWait); until.Sub(noon) != waited {
-			t.Fatalf("waits %s, want %s", until.Sub(noon), waited)
+		o := m.remember(p, about(p), "Refused", "no", noon, 0)
+		if waited = min(2*waited, maxWait); o.until.Sub(noon) != waited {
+			t.Fatalf("waits %s, want %s", o.until.Sub(noon), waited)
 		}
 	}
-	m.remember(p, noon, "DisruptionBudget", "", 10*time.Second)
-	if _, holds := m.obstacleOf(reduce(changed), noon.Add(9*time.Second)); !holds {
+	o := m.remember(p, about(p), "DisruptionBudget", "", noon, 10*time.Second)
+	if _, holds := m.obstacleOf(p, about(reduce(changed))); !holds || o.until != noon.Add(10*time.Second) {
 		t.Error("the server has asked for 10 s, and a change of the pod ends them")
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 
@@ -113,8 +112,9 @@ func podsBy(indexer cache.Indexer, index string, values ...string) ([]*pod, erro
 }
 
 // concerned returns the policies that a pod in these states concerns: those that
-// select one of them, and those that have marked one of them.
-func (c *Controller) concerned(states ...*pod) (sets.Set[cache.ObjectName], error) {
+// select one of them, and those that have marked one of them; with onlyKill only
+// policies that evict.
+func (c *Controller) concerned(onlyKill bool, states ...*pod) (sets.Set[cache.ObjectName], error) {
 	keys := sets.New[cache.ObjectName]()
 	var errs []error
 	visit := func(index, value string, concerns func(*v1alpha1.HealthCheckPolicy) bool) {
@@ -123,7 +123,7 @@ func (c *Controller) concerned(states ...*pod) (sets.Set[cache.ObjectName], erro
 		for _, obj := range objs {
 			policy, err := policyIn(obj)
 			errs = append(errs, err)
-			if err == nil && concerns(policy) {
+			if err == nil && (!onlyKill || policy.Spec.Action == v1alpha1.ActionKill) && concerns(policy) {
 				keys.Insert(cache.MetaObjectToName(policy))
 			}
 		}
@@ -140,14 +140,6 @@ func (c *Controller) concerned(states ...*pod) (sets.Set[cache.ObjectName], erro
 		}
 	}
 	return keys, errors.Join(errs...)
-}
-
-// reached reports whether a resourceVersion that a cache has is at least that of
-// a write. Both must be of the same resource. It is false if the cache does not
-// know, as with the feature gate AtomicFIFO switched off.
-func reached(cached, written string) bool {
-	order, err := resourceversion.CompareResourceVersion(cached, written)
-	return err == nil && order >= 0
 }
 
 func podLabels(p *pod) labels.Set { return p.Labels }

@@ -16,6 +16,12 @@ func TestCountsOfABurstShareAStatus(t *testing.T) {
 		failed int32
 		left   time.Duration // zero or less: written
 	}
+	const step = calm / 2
+	endless := []look{{0, 1, 0}}
+	for at := step; at < busy; at += step {
+		endless = append(endless, look{step, int32(len(endless) + 1), min(calm, busy-at)})
+	}
+	endless = append(endless, look{step, 1001, 0}, look{step, 1002, calm})
 	for _, c := range []struct {
 		name  string
 		looks []look
@@ -23,11 +29,9 @@ func TestCountsOfABurstShareAStatus(t *testing.T) {
 		{"the first change is written at once", []look{{0, 1, 0}}},
 		{"changes far apart are written at once", []look{{0, 1, 0}, {calm, 2, 0}, {calm, 3, 0}}},
 		{"changes close together wait for the last one", []look{{0, 1, 0}, {calm / 5, 2, calm}, {calm / 5, 3, calm}, {calm / 2, 3, calm / 2}, {calm / 2, 3, 0}}},
-		{"changes without an end are written now and then", []look{
-			{0, 1, 0}, {busy / 10, 2, calm}, {busy / 10, 3, calm}, {busy / 10, 4, calm}, {busy / 10, 5, calm}, {busy / 10, 6, calm},
-			{busy / 10, 7, calm}, {busy / 10, 8, calm}, {busy / 10, 9, calm}, {busy / 10, 10, busy / 10}, {busy / 10, 11, 0}, {busy / 10, 12, calm}}},
+		{"changes without an end are written now and then", endless},
 	} {
-		m, now := &memory{}, noon
+		m, now := &pace{}, noon
 		for i, l := range c.looks {
 			now = now.Add(l.after)
 			if left := m.settles(counts(l.failed), now); max(left, 0) != l.left {

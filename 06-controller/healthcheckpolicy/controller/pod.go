@@ -28,6 +28,8 @@ type pod struct {
 	// time goes into fetching them from memory.
 	finished   bool // Succeeded or Failed
 	deleting   bool
+	pending    bool   // not running yet
+	ready      bool   // as its condition says
 	mirror     bool   // the API server's picture of a static pod
 	controlled bool   // somebody will replace it
 	everywhere probes // what every container declares
@@ -76,11 +78,16 @@ func reduce(p *corev1.Pod) *pod {
 		},
 		deleting:   p.DeletionTimestamp != nil,
 		finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		pending:    p.Status.Phase == corev1.PodPending,
 		mirror:     p.Annotations[corev1.MirrorPodAnnotationKey] != "",
 		controlled: metav1.GetControllerOf(p) != nil,
 		containers: make([]container, 0, len(p.Spec.Containers)),
 		everywhere: ^probes(0),
 		marks:      marksIn(p.ManagedFields),
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		r.ready = r.ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
@@ -158,8 +165,8 @@ func (p *pod) is(q *pod) bool { return p == q }
 
 func (p *pod) key() cache.ObjectName { return cache.MetaObjectToName(p) }
 
-// same reports whether two states of a pod are the same to every policy. Most
-// changes of pods are changes of their status, and stop here.
+// same reports whether two states of a pod are the same to every policy that marks.
+// Most changes of pods are changes of their status, and stop here.
 func (p *pod) same(q *pod) bool {
 	return p.UID == q.UID && p.finished == q.finished && p.deleting == q.deleting && p.controlled == q.controlled &&
 		maps.Equal(p.Labels, q.Labels) && maps.Equal(p.annotations, q.annotations) &&
@@ -167,6 +174,9 @@ func (p *pod) same(q *pod) bool {
 			return a.policy == b.policy && slices.Equal(a.labels, b.labels) && slices.Equal(a.annotations, b.annotations)
 		})
 }
+
+// sameToBudgets reports whether they are also the same to every PodDisruptionBudget.
+func (p *pod) sameToBudgets(q *pod) bool { return p.pending == q.pending && p.ready == q.ready }
 
 // probes is a set of probes. The bits are in the order in which a mark names them.
 type probes uint8

@@ -8,28 +8,20 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 )
 
-// These are all the requests of the controller beside those of its informers,
-// each of them sent once.
-
-// once makes a request be sent once. A typed client would wait for Retry-After
-// and send it again up to ten times, with the worker asleep, and with what was
-// true before. Here the key goes back to the queue, and the next try looks anew.
-func once(r *rest.Request) *rest.Request { return r.MaxRetries(0).Timeout(30 * time.Second) }
+// These are all the requests of the controller beside those of its informers, each
+// of them sent once (see loop.Once).
 
 // applyMark makes a pod carry exactly the wished mark of a policy, and returns
 // the pod's resourceVersion after that. Whatever the field manager no longer
@@ -46,15 +38,7 @@ func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w 
 	default:
 		apply.WithLabels(map[string]string{w.key: w.value})
 	}
-	body, err := json.Marshal(apply)
-	if err != nil {
-		return "", fmt.Errorf("encoding the mark of pod %s: %w", p.Name, err)
-	}
-	var answer corev1.Pod
-	err = once(c.client.CoreV1().RESTClient().Patch(types.ApplyYAMLPatchType)).
-		Namespace(p.Namespace).Resource("pods").Name(p.Name).
-		VersionedParams(&metav1.PatchOptions{FieldManager: manager(policy)}, scheme.ParameterCodec).
-		Body(body).Do(ctx).Into(&answer)
+	answer, err := c.core.Pods(p.Namespace).Apply(ctx, apply, metav1.ApplyOptions{FieldManager: manager(policy)})
 	if err != nil {
 		return "", fmt.Errorf("applying the mark of pod %s: %w", p.Name, err)
 	}
@@ -63,42 +47,11 @@ func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w 
 
 // livePolicy reads a policy from the API server.
 func (c *Controller) livePolicy(ctx context.Context, key cache.ObjectName) (*v1alpha1.HealthCheckPolicy, error) {
-	policy := &v1alpha1.HealthCheckPolicy{}
-	err := once(c.policyClient.PolicyV1alpha1().RESTClient().Get()).
-		Namespace(key.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(key.Name).Do(ctx).Into(policy)
+	policy, err := c.policyClient.HealthCheckPolicies(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the policy live: %w", err)
 	}
 	return policy, nil
-}
-
-// livePod reads a pod from the API server.
-func (c *Controller) livePod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := once(c.client.CoreV1().RESTClient().Get()).Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(pod)
-	if err != nil {
-		return nil, fmt.Errorf("reading pod %s live: %w", name, err)
-	}
-	return pod, nil
-}
-
-// livePods reads a page of a namespace's pods from the API server.
-func (c *Controller) livePods(ctx context.Context, namespace string, page metav1.ListOptions) (*corev1.PodList, error) {
-	pods := &corev1.PodList{}
-	return pods, once(c.client.CoreV1().RESTClient().Get()).Namespace(namespace).Resource("pods").
-		VersionedParams(&page, scheme.ParameterCodec).Do(ctx).Into(pods)
-}
-
-// putStatus writes a policy's status, provided that nobody has changed the policy since it was read.
-func (c *Controller) putStatus(ctx context.Context, policy *v1alpha1.HealthCheckPolicy) (*v1alpha1.HealthCheckPolicy, error) {
-	answer := &v1alpha1.HealthCheckPolicy{}
-	err := once(c.policyClient.PolicyV1alpha1().RESTClient().Put()).
-		Namespace(policy.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(policy.Name).SubResource("status").
-		Body(policy).Do(ctx).Into(answer)
-	if err != nil {
-		return nil, fmt.Errorf("writing the status: %w", err)
-	}
-	return answer, nil
 }
 
 // patchFinalizers adds or removes the finalizer. It is a patch, not an update:
@@ -114,10 +67,7 @@ func (c *Controller) patchFinalizers(ctx context.Context, policy *v1alpha1.Healt
 	if err != nil {
 		return nil, fmt.Errorf("encoding the finalizers: %w", err)
 	}
-	answer := &v1alpha1.HealthCheckPolicy{}
-	err = once(c.policyClient.PolicyV1alpha1().RESTClient().Patch(types.MergePatchType)).
-		Namespace(policy.Namespace).Resource(v1alpha1.HealthCheckPolicyResource.Resource).Name(policy.Name).
-		Body(body).Do(ctx).Into(answer)
+	answer, err := c.policyClient.HealthCheckPolicies(policy.Namespace).Patch(ctx, policy.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("writing the finalizers: %w", err)
 	}
@@ -135,7 +85,7 @@ func (c *Controller) postEviction(ctx context.Context, p metav1.Object, dryRun .
 		ObjectMeta:    metav1.ObjectMeta{Namespace: p.GetNamespace(), Name: name},
 		DeleteOptions: &metav1.DeleteOptions{DryRun: dryRun, Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}},
 	}
-	err := once(c.client.CoreV1().RESTClient().Post()).
+	err := c.core.RESTClient().Post().
 		Namespace(p.GetNamespace()).Resource("pods").Name(name).SubResource("eviction").
 		VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, scheme.ParameterCodec).
 		Body(eviction).Do(ctx).Error()
@@ -155,8 +105,7 @@ const (
 	budgetAnswer        // a PodDisruptionBudget is in the way
 	forbidden           // 403
 	refused             // any other 4xx: the same request will fail again
-	unclear             // later it may go better; perhaps it was even done
-	later               // the server has not done it, because it is busy
+	tryAgain            // another try may go better
 )
 
 // reason is that of the condition Enforced.
@@ -179,7 +128,7 @@ func answerOf(err error) answer {
 		return accepted
 	}
 	if !errors.As(err, &status) {
-		return unclear // no answer at all
+		return tryAgain // no answer at all
 	}
 	code := status.Status().Code
 	switch {
@@ -189,15 +138,19 @@ func answerOf(err error) answer {
 		return budgetAnswer
 	case code == http.StatusConflict, code == http.StatusNotFound, uidRefused(status.Status()):
 		return podGone
-	case code == http.StatusTooManyRequests:
-		return later
 	case code == http.StatusForbidden:
 		return forbidden
-	case code >= 400 && code < 500:
+	case code >= 400 && code < 500 && code != http.StatusTooManyRequests:
 		return refused
 	default:
-		return unclear
+		return tryAgain
 	}
+}
+
+// mayBeDone reports whether the API server may have done what a request asked for, although it has failed.
+func mayBeDone(err error) bool {
+	var status apierrors.APIStatus
+	return err != nil && (!errors.As(err, &status) || status.Status().Code >= 500 && answerOf(err) == tryAgain)
 }
 
 // twoBudgets is in the answer to the eviction of a pod with more than one

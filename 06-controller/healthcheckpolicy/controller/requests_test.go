@@ -33,10 +33,10 @@ func TestAnswers(t *testing.T) {
 		{"too large", code(http.StatusRequestEntityTooLarge), refused},
 		{"forbidden", apierrors.NewForbidden(pods, "p", nil), forbidden},
 		{"a budget", with(http.StatusTooManyRequests, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause}), budgetAnswer},
-		{"busy", apierrors.NewTooManyRequests("", 3), later},
-		{"internal", code(http.StatusInternalServerError), unclear},
-		{"gateway timeout", code(http.StatusGatewayTimeout), unclear},
-		{"no answer", errors.New("connection reset"), unclear},
+		{"busy", apierrors.NewTooManyRequests("", 3), tryAgain},
+		{"internal", code(http.StatusInternalServerError), tryAgain},
+		{"gateway timeout", code(http.StatusGatewayTimeout), tryAgain},
+		{"no answer", errors.New("connection reset"), tryAgain},
 	} {
 		if got := answerOf(c.err); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // precedence is the order in which the reasons of Enforced=False apply.
@@ -124,17 +126,16 @@ func (p *pass) judged(status *v1alpha1.HealthCheckPolicyStatus) {
 
 // report writes the status if it differs from what the policy has.
 func (c *Controller) report(ctx context.Context, p *pass) {
-	if p.stale || p.unwritable || ctx.Err() != nil {
-		return // the event that the cache is waiting for, the next try, or the next process brings the numbers
+	if errors.Is(errors.Join(p.errs...), loop.ErrStale) || ctx.Err() != nil {
+		return // the event that the cache is waiting for, or the next process, brings the numbers
 	}
 	status := p.statusOf()
 	if equality.Semantic.DeepEqual(*status, p.policy.Status) {
 		return
 	}
 	if old := p.policy.Status; old.Statistics != nil && status.Statistics != nil && *old.Statistics != *status.Statistics && old.ObservedGeneration == p.policy.Generation {
-		// The process's own clock, which never jumps, because this is only about the pace.
-		if left := p.memory.settles(*status.Statistics, time.Now()); left > 0 {
-			p.lookAgain(p.now.Add(left))
+		if left := p.memory.pace.settles(*status.Statistics, time.Now()); left > 0 {
+			p.lookAgain(left)
 			return
 		}
 	}
@@ -142,7 +143,7 @@ func (c *Controller) report(ctx context.Context, p *pass) {
 	status.LastChecked = &now
 	policy := *p.policy // a shallow copy is enough to exchange the status
 	policy.Status = *status
-	written, err := c.putStatus(ctx, &policy)
+	written, err := c.policyClient.HealthCheckPolicies(policy.Namespace).UpdateStatus(ctx, &policy, metav1.UpdateOptions{})
 	if err != nil {
 		p.errs = append(p.errs, err)
 		return
@@ -151,6 +152,6 @@ func (c *Controller) report(ctx context.Context, p *pass) {
 	after := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEnforced)
 	c.wrotePolicy(p, written, "status", "the check has changed it")
 	if after != nil && after.Status == metav1.ConditionFalse && after.Reason != v1alpha1.ReasonThrottled && (before == nil || before.Reason != after.Reason) {
-		c.recorder.Eventf(p.reference(), nil, corev1.EventTypeWarning, after.Reason, "Enforce", "%s", cut(after.Message, maxNoteBytes))
+		c.event(p, nil, corev1.EventTypeWarning, after.Reason, "Enforce", after.Message)
 	}
 }

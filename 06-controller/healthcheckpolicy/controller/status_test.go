@@ -43,7 +43,7 @@ func TestTheFirstReasonThatAppliesAndACountOfEach(t *testing.T) {
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func aPass(policy *v1alpha1.HealthCheckPolicy, now time.Time) *pass {
-	return &pass{policy: policy, memory: &memory{}, now: now}
+	return &pass{policy: policy, memory: newMemory(policy.UID), now: now}
 }
 
 func TestStatusChangesOnlyWithWhatItReports(t *testing.T) {

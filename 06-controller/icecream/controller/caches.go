@@ -1,58 +1,13 @@
 package controller
 
 import (
-	"sync"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 )
-
-// written knows how new a cache must be to show what this process has written.
-// A write is answered before its event arrives; a controller that looks at the
-// cache in between does the same again.
-type written struct {
-	mu     sync.Mutex
-	writes map[cache.ObjectName]map[cache.Store]string // resourceVersions
-}
-
-// at remembers a write to the objects of a cache, on behalf of a key.
-func (w *written) at(key cache.ObjectName, store cache.Store, resourceVersion string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.writes == nil {
-		w.writes = map[cache.ObjectName]map[cache.Store]string{}
-	}
-	if w.writes[key] == nil {
-		w.writes[key] = map[cache.Store]string{}
-	}
-	w.writes[key][store] = resourceVersion // of a key's writes to one store, the last one is the newest
-}
-
-// ahead says whether a cache does not show the writes of a key yet.
-func (w *written) ahead(key cache.ObjectName) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for store, wrote := range w.writes[key] {
-		// A store that does not know its version cannot be compared: without the
-		// feature AtomicFIFO, on by default, it returns "".
-		if order, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(), wrote); err == nil && order < 0 {
-			return true
-		}
-	}
-	delete(w.writes, key)
-	return false
-}
-
-func (w *written) forget(key cache.ObjectName) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.writes, key)
-}
 
 // onChange makes one function of the three that an informer calls. The
 // function gets what has happened, what the object was, and what it is; one of

@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,16 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
-	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/informers/externalversions"
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
@@ -34,15 +36,14 @@ const patience = time.Second
 // A Controller gives each Icecream a Deployment, and reports on it.
 type Controller struct {
 	loop     *loop.Loop
-	client   kubernetes.Interface
-	sweets   versioned.Interface
+	clients  Clients
 	recorder events.EventRecorder
 	image    string // of the only container
 
 	// What the informers hold. NEVER change an object from there: others read it, too.
 	icecreams, deployments, pods cache.Indexer
 	factories                    []loop.Informers
-	written                      written
+	writes                       loop.Writes
 	closed                       sync.Map // UIDs of Icecreams, by their names, for which the API server creates nothing any more
 }
 
@@ -56,16 +57,15 @@ const (
 )
 
 // New returns a controller of the Icecreams in a namespace, or in all of them.
-func New(client kubernetes.Interface, sweets versioned.Interface, recorder events.EventRecorder,
-	namespace, image string, resync time.Duration, options loop.Options) (*Controller, error) {
-	c := &Controller{client: client, sweets: sweets, recorder: recorder, image: image}
+func New(clients Clients, recorder events.EventRecorder, namespace, image string, resync time.Duration, options loop.Options) (*Controller, error) {
+	c := &Controller{clients: clients, recorder: recorder, image: image}
 	c.loop = loop.New("icecream", c.reconcile, options)
 
-	own := externalversions.NewSharedInformerFactoryWithOptions(sweets, resync, externalversions.WithNamespace(namespace))
+	own := externalversions.NewSharedInformerFactoryWithOptions(clients.Sweets, resync, externalversions.WithNamespace(namespace))
 	// All Deployments, because one that is foreign can be in the way of an Icecream.
-	all := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(namespace), informers.WithTransform(trim))
+	all := informers.NewSharedInformerFactoryWithOptions(clients.Core, resync, informers.WithNamespace(namespace), informers.WithTransform(trim))
 	// Only the pods that carry our label: the server sends no others.
-	labelled := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(namespace), informers.WithTransform(trim),
+	labelled := informers.NewSharedInformerFactoryWithOptions(clients.Core, resync, informers.WithNamespace(namespace), informers.WithTransform(trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = v1alpha1.UIDLabel }))
 	c.factories = []loop.Informers{own, all, labelled}
 
@@ -104,6 +104,9 @@ func (c *Controller) Ready() bool { return c.loop.Ready() }
 // and any whose pod has moved.
 
 func (c *Controller) icecreamChanged(what string, old, now metav1.Object) {
+	if old != nil && now != nil && refused(now.(*v1alpha1.Icecream)) && onlyStatusChanged(old.(*v1alpha1.Icecream), now.(*v1alpha1.Icecream)) {
+		return // our own report of a refusal is no reason to ask again: with a message that differs each time, that would never end
+	}
 	c.loop.Add(cache.MetaObjectToName(newest(old, now)), "Icecream "+what)
 }
 
@@ -151,20 +154,25 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		return 0, err
 	}
 	if !exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil {
-		c.written.forget(key)
+		c.writes.Forget(key)
 		c.closed.Delete(key)
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	c.loop.Phase(key, "catch up")
-	if c.written.ahead(key) {
+	if c.writes.Behind(key) {
 		return patience, nil // the caches are older than what we did: what we would do now, we may have done
 	}
 	ice := o.(*v1alpha1.Icecream).DeepCopy()
 
+	olds, err := c.olds(ice)
+	if err != nil {
+		return 0, err
+	}
+
 	c.loop.Phase(key, "own")
 	deployment, wrote, err := c.own(ctx, ice)
 	if err != nil {
-		return 0, err
+		return 0, c.failed(ctx, ice, first(olds), err)
 	}
 	if deployment == nil {
 		return 0, nil // the namespace is being deleted, and the Icecream with it
@@ -175,24 +183,26 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		c.loop.Phase(key, "correct")
 		corrected, err := c.correct(ctx, ice, deployment)
 		if err != nil {
-			return 0, err
+			return 0, c.failed(ctx, ice, deployment, err)
 		}
 		if corrected != nil {
 			deployment, wrote = corrected, true
 		}
 	}
 
-	c.loop.Phase(key, "retire")
-	retired, kept, err := c.retire(ctx, ice, ours && available(ice, deployment))
-	if err != nil {
-		return 0, err
+	retired := false
+	if ours && available(ice, deployment) {
+		c.loop.Phase(key, "retire")
+		if retired, err = c.retire(ctx, ice, olds); err != nil {
+			return 0, c.failed(ctx, ice, deployment, err)
+		}
 	}
 
 	c.loop.Phase(key, "report")
 	if !ours {
-		return 0, c.refuse(ctx, ice, deployment, kept)
+		return 0, c.refuse(ctx, ice, deployment, first(olds))
 	}
-	reported, err := c.report(ctx, ice, deployment, "")
+	reported, err := c.report(ctx, ice, deployment, problem{})
 	if err != nil {
 		return 0, err
 	}
@@ -217,6 +227,13 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
 	}
+	if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) {
+		// There was one. If the garbage collector has deleted it (--cascade=foreground),
+		// a new one would race it, and the cache may not show yet that the Icecream goes, too.
+		if err := c.confirm(ctx, ice); err != nil {
+			return nil, false, err
+		}
+	}
 	d, created, err = c.create(ctx, ice)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		c.closed.Store(cache.MetaObjectToName(ice), ice.UID) // a namespace never comes back, so once is enough
@@ -233,15 +250,15 @@ func (c *Controller) create(ctx context.Context, ice *v1alpha1.Icecream) (d *app
 		return nil, false, err
 	}
 	// A POST, not an apply: an apply would take over whatever has that name.
-	d, err = c.client.AppsV1().Deployments(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
+	d, err = c.clients.Deployments.Deployments(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
 	if apierrors.IsAlreadyExists(err) {
 		// The cache does not have it yet. It can be ours: if the answer to our
 		// POST was lost, or this process has restarted since.
-		d, err = c.client.AppsV1().Deployments(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
+		d, err = c.clients.Deployments.Deployments(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
 		if err != nil {
 			return nil, false, fmt.Errorf("reading Deployment %s: %w", klog.KObj(wanted), err)
 		}
-		c.written.at(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
+		c.writes.Record(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
 		return d, false, nil
 	}
 	if err != nil {
@@ -276,7 +293,7 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 	}
 	// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
 	wanted := desired(ice, c.image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
-	corrected, err := c.client.AppsV1().Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: Manager, Force: true})
+	corrected, err := c.clients.Deployments.Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: Manager, Force: true})
 	if err != nil {
 		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), err)
 	}
@@ -284,47 +301,87 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 	return corrected, nil
 }
 
-// retire deletes the Deployments that the Icecream had under other names, once
-// the one that it has now can take over. It returns one that it has kept.
-func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, takenOver bool) (retired bool, kept *appsv1.Deployment, err error) {
-	olds, err := c.deployments.ByIndex(byController, string(ice.UID))
+// olds returns the Deployments that the Icecream had under other names, in their order.
+func (c *Controller) olds(ice *v1alpha1.Icecream) ([]*appsv1.Deployment, error) {
+	all, err := c.deployments.ByIndex(byController, string(ice.UID))
 	if err != nil {
-		return false, nil, err
+		return nil, err
 	}
-	for _, o := range olds {
-		old := o.(*appsv1.Deployment)
-		if old.Namespace != ice.Namespace || old.Name == ice.Spec.DeploymentName || old.DeletionTimestamp != nil {
-			continue
+	var olds []*appsv1.Deployment
+	for _, o := range all {
+		if d := o.(*appsv1.Deployment); d.Namespace == ice.Namespace && d.Name != ice.Spec.DeploymentName && d.DeletionTimestamp == nil {
+			olds = append(olds, d)
 		}
-		if !takenOver {
-			if kept == nil || old.Name < kept.Name { // an index has no order
-				kept = old
-			}
-			continue
-		}
+	}
+	slices.SortFunc(olds, func(a, b *appsv1.Deployment) int { return cmp.Compare(a.Name, b.Name) })
+	return olds, nil
+}
+
+// first returns the Deployment whose numbers a status has while the new one is missing.
+func first(olds []*appsv1.Deployment) *appsv1.Deployment {
+	if len(olds) == 0 {
+		return nil
+	}
+	return olds[0]
+}
+
+// retire deletes the Deployments that the Icecream had under other names.
+func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []*appsv1.Deployment) (retired bool, err error) {
+	if len(olds) == 0 {
+		return false, nil
+	}
+	if err := c.confirm(ctx, ice); err != nil {
+		return false, err
+	}
+	for _, old := range olds {
 		// The preconditions make sure that what goes is what we have looked at:
 		// not another Deployment of that name, nor one that was taken from us.
-		err := c.client.AppsV1().Deployments(old.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{
+		err := c.clients.Deployments.Deployments(old.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{
 			Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		})
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			return retired, kept, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err)
+			return retired, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err)
 		default:
 			retired = true
 			c.loop.Wrote(cache.MetaObjectToName(ice), "delete", "the new Deployment is available")
 		}
 	}
-	return retired, kept, nil
+	return retired, nil
+}
+
+// confirm asks the API server whether the Icecream still asks for the same: before
+// what cannot be undone, a cache that may be behind is not enough.
+func (c *Controller) confirm(ctx context.Context, ice *v1alpha1.Icecream) error {
+	live, err := c.clients.Icecreams.Icecreams(ice.Namespace).Get(ctx, ice.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the Icecream: %w", err)
+	}
+	if err != nil || live.UID != ice.UID || live.Generation != ice.Generation || live.DeletionTimestamp != nil {
+		return fmt.Errorf("the Icecream has changed: %w", loop.ErrStale)
+	}
+	return nil
+}
+
+// failed puts an error that stays into the status, with the numbers of the
+// Deployment that the Icecream has, if any. The loop tries again after every error.
+func (c *Controller) failed(ctx context.Context, ice *v1alpha1.Icecream, d *appsv1.Deployment, err error) error {
+	said := loop.Refused(err)
+	if said == "" {
+		return err
+	}
+	c.loop.Phase(cache.MetaObjectToName(ice), "report")
+	_, reportErr := c.report(ctx, ice, d, problem{v1alpha1.ReasonRefused, said})
+	return errors.Join(err, reportErr)
 }
 
 // refuse reports that the Deployment of the wanted name is somebody else's.
 // The numbers are those of the Deployment that the Icecream still has, if any.
 func (c *Controller) refuse(ctx context.Context, ice *v1alpha1.Icecream, foreign, kept *appsv1.Deployment) error {
 	message := fmt.Sprintf("Deployment %s exists and does not belong to this Icecream", foreign.Name)
-	reported, err := c.report(ctx, ice, kept, message)
+	reported, err := c.report(ctx, ice, kept, problem{v1alpha1.ReasonErrResourceExists, message})
 	if err == nil && reported {
 		c.recorder.Eventf(icecreamReference(ice), deploymentReference(foreign), corev1.EventTypeWarning, v1alpha1.ReasonErrResourceExists, "Sync", "%s", message)
 	}
@@ -332,18 +389,18 @@ func (c *Controller) refuse(ctx context.Context, ice *v1alpha1.Icecream, foreign
 }
 
 // report writes the status if it has changed.
-func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *appsv1.Deployment, refused string) (reported bool, err error) {
+func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *appsv1.Deployment, p problem) (reported bool, err error) {
 	pods, err := c.pods.ByIndex(byLabel, ice.Namespace+"/"+string(ice.UID))
 	if err != nil {
 		return false, err
 	}
-	status := statusOf(ice, d, pods, refused)
+	status := statusOf(ice, d, pods, p)
 	if equality.Semantic.DeepEqual(ice.Status, status) {
 		return false, nil
 	}
 	ice.Status = status
 	// The resourceVersion in ice makes this fail if somebody has changed the Icecream.
-	updated, err := c.sweets.IcecreamV1alpha1().Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: Manager})
+	updated, err := c.clients.Icecreams.Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: Manager})
 	if apierrors.IsNotFound(err) {
 		return false, nil // nobody is left to report to
 	}
@@ -358,5 +415,5 @@ func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 func (c *Controller) wrote(ice *v1alpha1.Icecream, what, reason string, store cache.Store, result metav1.Object) {
 	key := cache.MetaObjectToName(ice)
 	c.loop.Wrote(key, what, reason)
-	c.written.at(key, store, result.GetResourceVersion())
+	c.writes.Record(key, store, result.GetResourceVersion())
 }

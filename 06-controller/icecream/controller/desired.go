@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -96,9 +97,30 @@ func available(ice *v1alpha1.Icecream, d *appsv1.Deployment) bool {
 		s.UpdatedReplicas >= replicasOf(ice) && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas >= replicasOf(ice)
 }
 
-// statusOf returns the status that an Icecream should have. The Deployment is
-// nil if the Icecream has none; refused says why it does not get the one that it wants.
-func statusOf(ice *v1alpha1.Icecream, d *appsv1.Deployment, pods []any, refused string) v1alpha1.IcecreamStatus {
+// A problem is why an Icecream does not get what it asks for: the name is somebody
+// else's (ErrResourceExists), or the API server has refused a write (Refused).
+type problem struct{ reason, message string }
+
+// refused says whether the Icecream's status reports that the API server has refused a write.
+func refused(ice *v1alpha1.Icecream) bool {
+	c := meta.FindStatusCondition(ice.Status.Conditions, v1alpha1.ConditionAvailable)
+	return c != nil && c.Reason == v1alpha1.ReasonRefused
+}
+
+// onlyStatusChanged compares two versions of an Icecream. A resync brings the same one twice.
+func onlyStatusChanged(old, now *v1alpha1.Icecream) bool {
+	if old.ResourceVersion == now.ResourceVersion {
+		return false
+	}
+	same := old.DeepCopy()
+	same.Status, same.ResourceVersion, same.ManagedFields = now.Status, now.ResourceVersion, now.ManagedFields
+	return equality.Semantic.DeepEqual(same, now)
+}
+
+// statusOf returns the status that an Icecream should have. The Deployment is the
+// one whose numbers count: nil if the Icecream has none, and one of an older name as
+// long as it does not get the one that it asks for.
+func statusOf(ice *v1alpha1.Icecream, d *appsv1.Deployment, pods []any, p problem) v1alpha1.IcecreamStatus {
 	status := *ice.Status.DeepCopy()
 	status.ObservedGeneration = ice.Generation
 	status.Selector = labels.Set(podLabels(ice)).String()
@@ -116,12 +138,20 @@ func statusOf(ice *v1alpha1.Icecream, d *appsv1.Deployment, pods []any, refused 
 		}
 		meta.SetStatusCondition(&status.Conditions, condition) // moves lastTransitionTime only with the condition's status
 	}
-	if refused != "" {
-		set(v1alpha1.ConditionOwned, false, "", v1alpha1.ReasonErrResourceExists, refused)
+	if p.reason == v1alpha1.ReasonErrResourceExists {
+		set(v1alpha1.ConditionOwned, false, "", p.reason, p.message)
 		set(v1alpha1.ConditionAvailable, false, "", v1alpha1.ReasonProgressing, "Waiting for the name "+ice.Spec.DeploymentName)
 		return status
 	}
-	set(v1alpha1.ConditionOwned, true, v1alpha1.ReasonCreated, "", "Deployment "+d.Name+" belongs to this Icecream")
+	if d == nil || d.Name != ice.Spec.DeploymentName {
+		set(v1alpha1.ConditionOwned, false, "", p.reason, "There is no Deployment "+ice.Spec.DeploymentName)
+	} else {
+		set(v1alpha1.ConditionOwned, true, v1alpha1.ReasonCreated, "", "Deployment "+d.Name+" belongs to this Icecream")
+	}
+	if p.reason == v1alpha1.ReasonRefused {
+		set(v1alpha1.ConditionAvailable, false, "", p.reason, p.message)
+		return status
+	}
 	set(v1alpha1.ConditionAvailable, available(ice, d), v1alpha1.ReasonAvailable, v1alpha1.ReasonProgressing,
 		fmt.Sprintf("%d of %d replicas are available", d.Status.AvailableReplicas, replicasOf(ice)))
 	return status

@@ -94,16 +94,16 @@ func TestAvailable(t *testing.T) {
 
 func TestStatusSaysWhatIsNotKnown(t *testing.T) {
 	ice := vanilla()
-	status := statusOf(ice, cone(t), nil, "")
+	status := statusOf(ice, cone(t), nil, problem{})
 	if status.Replicas != nil || status.AvailableReplicas != nil || status.ObservedGeneration != 2 || status.Selector != "controller.nicoleh.io/uid=u-1" {
 		t.Errorf("status before anybody has counted: %+v", status)
 	}
 	counted := cone(t)
 	counted.Status.ObservedGeneration = 1
-	if status := statusOf(ice, counted, nil, ""); ptr.Deref(status.Replicas, -1) != 0 || ptr.Deref(status.AvailableReplicas, -1) != 0 {
+	if status := statusOf(ice, counted, nil, problem{}); ptr.Deref(status.Replicas, -1) != 0 || ptr.Deref(status.AvailableReplicas, -1) != 0 {
 		t.Errorf("zero is a count: %+v", status)
 	}
-	refused := statusOf(ice, nil, nil, "somebody else has it")
+	refused := statusOf(ice, nil, nil, problem{v1alpha1.ReasonErrResourceExists, "somebody else has it"})
 	if refused.Replicas != nil || !meta.IsStatusConditionFalse(refused.Conditions, "Owned") || !meta.IsStatusConditionFalse(refused.Conditions, "Available") {
 		t.Errorf("status of a refused one: %+v", refused)
 	}
@@ -111,12 +111,12 @@ func TestStatusSaysWhatIsNotKnown(t *testing.T) {
 
 func TestStatusDoesNotMoveByItself(t *testing.T) {
 	ice, d := vanilla(), cone(t)
-	ice.Status = statusOf(ice, d, nil, "")
+	ice.Status = statusOf(ice, d, nil, problem{})
 	for i := range ice.Status.Conditions {
 		ice.Status.Conditions[i].LastTransitionTime = metav1.Unix(1, 0)
 	}
 	before := ice.Status.DeepCopy()
-	if diff := cmp.Diff(*before, statusOf(ice, d, nil, "")); diff != "" {
+	if diff := cmp.Diff(*before, statusOf(ice, d, nil, problem{})); diff != "" {
 		t.Errorf("looked again (-before +after):\n%s", diff)
 	}
 	if diff := cmp.Diff(*before, ice.Status); diff != "" {

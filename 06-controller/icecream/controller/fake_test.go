@@ -30,7 +30,7 @@ func TestWithFakes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client, sweets, recorder := fake.NewClientset(), icecreamfake.NewClientset(), events.NewFakeRecorder(100)
-	c, err := New(client, sweets, recorder, metav1.NamespaceAll, "pause:1", 0, loop.Options{Workers: 2})
+	c, err := New(Clients{client, sweets, client.AppsV1(), sweets.IcecreamV1alpha1()}, recorder, metav1.NamespaceAll, "pause:1", 0, loop.Options{Workers: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,8 @@ type Checks map[string]func(*C)
 //   - against one mutant, which a seed chooses, or all of them (make prove): the
 //     verdict must be the mistake that the mutant is.
 //
+// A check that takes long is only run against the starter, unless all mutants are tried.
+//
 // When `make check` runs it, there are only the learner's files.
 func Exercises(t *testing.T, checks Checks) {
 	t.Helper()
@@ -111,6 +113,9 @@ func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C))
 		})
 	}
 	try("open", task.Starter, exercise.Open, "")
+	if task.Takes != "" && os.Getenv(exercise.SeedEnv) != "all" {
+		return
+	}
 	try("solution", task.Solution, exercise.Passed, "")
 	for _, m := range chosen(t, task) {
 		try("mistake "+m.Name, func() (exercise.Files, error) { return task.Mutant(m) }, exercise.Failed, m.Name)
@@ -255,14 +260,7 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
-	if len(options) > 0 {
-		overlay, err := testenv.Overlay(c.T.TempDir(), dir, options)
-		c.Must(err)
-		args = append(args, "-overlay="+overlay)
-	}
-	err = proc.Run(c.Context(), proc.Cmd{Path: "go", Dir: c.tree, Env: workspace.Environ(), Grace: 10 * time.Second,
-		Args: append(args, "./"+filepath.ToSlash(folder))})
+	err = testenv.GoBuild(c.Context(), c.tree, "./"+filepath.ToSlash(folder), binary, c.T.TempDir(), options...)
 	var failed *proc.Error
 	switch {
 	case errors.As(err, &failed):
@@ -310,6 +308,16 @@ func (c *C) Until(timeout time.Duration, f func(ctx context.Context) error) erro
 		}
 		return err
 	})
+}
+
+// Patience is how long to wait for what only an unknown mistake, or a busy machine, keeps
+// from happening: a learner is told after a while, and a proof, which shares the machine
+// with all other tests, waits for a minute.
+func Patience(learner time.Duration) time.Duration {
+	if os.Getenv(exercise.WorkEnv) != "" {
+		return learner
+	}
+	return time.Minute
 }
 
 // Must ends the test with an error that is no fault of the files that are checked.
@@ -428,6 +436,12 @@ func (c *C) Mistake(name, expected, held string) {
 		c.T.Fatalf("task %s knows no mistake %q", c.task.ID(), name)
 	}
 	c.end(exercise.Verdict{Outcome: exercise.Failed, Mistake: name, Expected: expected, Held: held}, m)
+}
+
+// Knows reports whether the task has a mistake of that name: a check may serve several tasks.
+func (c *C) Knows(mistake string) bool {
+	_, ok := c.task.Mistake(mistake)
+	return ok
 }
 
 // Matches reports whether one of the files that are checked has a line that the

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -36,12 +37,7 @@ func TestReadYAMLNamesTheLine(t *testing.T) {
 			task := exercise.Task{Step: step, Number: 1, Name: "task", Files: map[string]string{"x.yaml": "ours.yaml"}, Open: []exercise.Edit{{File: "x.yaml", Path: "data"}}}
 			c := &C{T: t, task: task, tree: t.TempDir()}
 			for _, path := range []string{filepath.Join(step.Dir, "ours.yaml"), c.Path("x.yaml")} {
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(tc.text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				testfile.Write(t, path, tc.text)
 			}
 			var v exercise.Verdict
 			func() {

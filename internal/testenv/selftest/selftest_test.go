@@ -4,7 +4,6 @@ package selftest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -35,13 +33,8 @@ func TestNamespaceIsTheTestsOwn(t *testing.T) {
 	if first == e.Namespace {
 		t.Fatalf("two tests share namespace %s", first)
 	}
-	e.Eventually(30*time.Second, func(ctx context.Context) error {
-		_, err := e.Client.CoreV1().Namespaces().Get(ctx, first, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("namespace %s of a test that has ended is still there (%v)", first, err)
-	})
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: first}}
+	e.WaitFor(30*time.Second, e.Conditions().ResourceDeleted(ns), ns)
 }
 
 func TestProgramReachesTheCluster(t *testing.T) {

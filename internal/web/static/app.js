@@ -4,7 +4,8 @@ import { showLesson, startLessons } from './lesson.js';
 import { focusTerminal, setTerminalTheme, startTerminals, terminalShown } from './terminal.js';
 import { startXray, showXray } from './xray-view.js';
 
-const onlyXray = new URLSearchParams(location.search).get('view') === 'xray';
+const address = new URLSearchParams(location.search);
+const onlyXray = address.get('view') === 'xray';
 const tabs = ['terminals', 'xray', 'file'];
 let tab = 'terminals';
 
@@ -155,4 +156,5 @@ if (!onlyXray) {
   startKeys();
   startTerminals(showTab, () => tab).catch(tellError);
   startLessons().catch(tellError);
+  if (address.has('file')) openFile(address.get('file'), address.get('line')).catch(tellError);
 }

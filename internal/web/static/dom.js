@@ -38,18 +38,42 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// The token comes in the fragment of the address, which browsers send to nobody, and stays in
+// this tab. A new tab of the same page asks the others.
+const token = await findToken();
+
+async function findToken() {
+  const tabs = new BroadcastChannel('workshop-token');
+  let found = /^#token=(\w+)$/.exec(location.hash)?.[1];
+  if (found) history.replaceState(null, '', location.pathname + location.search);
+  try {
+    found ??= sessionStorage.getItem('workshop.token');
+  } catch { /* then each load needs the address */ }
+  found ??= await new Promise((done) => {
+    tabs.onmessage = ({ data }) => data && done(data);
+    tabs.postMessage('');
+    setTimeout(done, 300, '');
+  });
+  try {
+    sessionStorage.setItem('workshop.token', found);
+  } catch { /* as above */ }
+  tabs.onmessage = ({ data }) => data || tabs.postMessage(found);
+  return found;
+}
+
+addEventListener('hashchange', () => {
+  if (location.hash.startsWith('#token=')) location.reload();
+});
+
 // api asks the server, and throws what the server says when it refuses.
-export async function api(path, options) {
+export async function api(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, options);
+    response = await fetch(path, { ...options, headers: { ...options.headers, 'Workshop-Token': token } });
   } catch {
     throw new Error('The workshop does not answer. Run make web again, and open the address that it prints.');
   }
   const text = await response.text();
-  if (response.status === 401 || response.status === 403) {
-    throw new Error('This page has no valid session. Open the address that make web has printed.');
-  }
   if (!response.ok) throw new Error(text.trim() || `The server answers ${response.status} to ${path}.`);
   return text ? JSON.parse(text) : null;
 }
@@ -58,7 +82,7 @@ export const post = (path, body) => api(path, {
   method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body ?? {}),
 });
 
-export const socketURL = (path) => `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${path}`;
+export const openSocket = (path) => new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${path}`, ['workshop', token || 'none']);
 
 // tell shows a line at the top of the page; announce only says it to a screen reader.
 export function tell(text, isError = false) {

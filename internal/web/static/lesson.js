@@ -30,7 +30,7 @@ export async function startLessons() {
     if (button) run(button.closest('.run')).catch(tellError);
   });
   addEventListener('popstate', () => showLesson(stepOfAddress(), location.hash, false).catch(tellError));
-  for (const type of ['started', 'result', 'busy', 'lost']) {
+  for (const type of ['started', 'result', 'busy', 'stale', 'lost']) {
     events.addEventListener(type, (event) => setOutcome(event.detail));
   }
   events.addEventListener('prompt', () => showExercises().catch(tellError));
@@ -74,7 +74,7 @@ function prepare(box) {
 }
 
 async function run(box) {
-  const message = { type: 'run' };
+  const message = { type: 'run', hash: box.dataset.hash };
   for (const name of ['step', 'block', 'command']) message[name] = Number(box.dataset[name]);
   const terminal = await terminalForCommand();
   send(terminal, message);
@@ -113,6 +113,7 @@ function words(message) {
   switch (message.type) {
     case 'started': return ['running', 'The command is running in the terminal.'];
     case 'busy': return ['busy', busy];
+    case 'stale': return ['busy', 'The lesson has changed since this page was loaded, so nothing was run. Reload the page.'];
     case 'lost': return ['busy', 'The page was away when this command ended. Look at the terminal.'];
   }
   if (message.ok) return ['ok', message.exitCode ? `ok: exit code ${message.exitCode}, as the lesson expects.` : 'ok'];

@@ -1,5 +1,5 @@
 // The terminals: xterm.js on the workshop's WebSockets.
-import { $, announce, api, h, keyed, post, settings, socketURL, tell, tellError } from './dom.js';
+import { $, announce, api, h, keyed, openSocket, post, settings, tell, tellError } from './dom.js';
 import { FitAddon } from './vendor/addon-fit.mjs';
 import { Terminal } from './vendor/xterm.mjs';
 
@@ -107,7 +107,7 @@ function attach(id) {
 
 function connect(terminal) {
   const { id, term } = terminal;
-  const socket = new WebSocket(socketURL(`/api/terminals/${id}/ws?cols=${term.cols}&rows=${term.rows}`));
+  const socket = openSocket(`/api/terminals/${id}/ws?cols=${term.cols}&rows=${term.rows}`);
   socket.binaryType = 'arraybuffer';
   terminal.socket = socket;
   let isFirst = true;

@@ -57,7 +57,7 @@ export function startXray(panel, isOwnWindow) {
       button('play', 'Play back', () => act(() => recording.play()), 'Play back from here, or from the start'),
       button('live', 'Live', () => goLive().catch(tellError), 'Show what happens now'),
       h('input', { type: 'range', id: 'xray-position', min: 0, 'aria-label': 'Position in the recording', oninput: (event) => act(() => recording.seek(Number(event.target.value))) }),
-      h('a', { id: 'xray-save', href: '/api/xray/recording', download: 'xray.json' }, 'Save'),
+      button('save', 'Save', () => save().catch(tellError), 'Save what the server remembers as a file'),
       h('label', { className: 'open' }, 'Open', file)),
     h('p', { className: 'hint' }, 'The programs of your terminals reach the API server through a proxy, and the X-ray shows what passes. The proxy speaks HTTP/1.1 and asks for watches in JSON. It changes nothing else.'),
     h('div', { className: 'columns' }, h('div', {},
@@ -104,6 +104,11 @@ function act(change) {
 async function goLive() {
   if (recording.isFile) await leaveFile();
   act(() => recording.goLive());
+}
+
+async function save() {
+  const saved = new Blob([JSON.stringify(await api('/api/xray/recording'))], { type: 'application/json' });
+  h('a', { href: URL.createObjectURL(saved), download: `xray-${new Date().toISOString().slice(0, 19).replaceAll(':', '')}.json` }).click();
 }
 
 async function openFile(input) {

@@ -1,6 +1,6 @@
 // What the X-ray knows: the last items that passed, the state that follows from them, and time,
 // which can be stopped, stepped and played back.
-import { api, socketURL } from './dom.js';
+import { api, openSocket } from './dom.js';
 
 const kept = 10000;
 const spare = 1000; // so many more are kept, and then forgotten at once
@@ -226,7 +226,7 @@ export async function connect(changed) {
   await leaveFile().catch(() => {}); // then the socket says what is wrong
   let tries = 0;
   const dial = () => {
-    const socket = new WebSocket(socketURL('/api/xray/ws'));
+    const socket = openSocket('/api/xray/ws');
     socket.onopen = () => {
       tries = 0;
       counted = null;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes from the types in api what follows from them: deep copies and the definition.
+# Makes from the types in api what follows from them: deep copies and the CRD.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -55,8 +55,9 @@ const (
 	ConditionAvailable = "Available"
 	ReasonAvailable    = "Available"
 	ReasonProgressing  = "Progressing"
+	ReasonRefused      = "Refused" // by the API server: the message says why
 
-	// ConditionOwned is False while the Deployment belongs to somebody else.
+	// ConditionOwned is False while the Deployment belongs to somebody else, or while there is none.
 	ConditionOwned          = "Owned"
 	ReasonCreated           = "Created"
 	ReasonErrResourceExists = "ErrResourceExists"

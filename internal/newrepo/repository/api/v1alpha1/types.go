@@ -1,5 +1,5 @@
 // Package v1alpha1 holds the Go types of Widgets. make generate makes the deep
-// copies and the definition (CRD) from them.
+// copies and the CRD from them.
 //
 // +kubebuilder:object:generate=true
 // +groupName=stable.example.org
@@ -42,6 +42,7 @@ const (
 	ConditionReady = "Ready"
 	ReasonWritten  = "Written"
 	ReasonNotOwned = "NotOwned" // a ConfigMap of somebody else has the name
+	ReasonRefused  = "Refused"  // by the API server: a quota, a policy, a right that is missing
 )
 
 // WidgetStatus is what the controller has seen.

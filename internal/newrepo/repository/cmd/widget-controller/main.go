@@ -4,6 +4,9 @@
 //	main.go     the flags, what is started, and the order in which it ends
 //	connect.go  where the connection to the API server comes from
 //	lease.go    leader election
+//	serve.go    health and metrics; listen.go the servers themselves
+//	auth.go     who may read the metrics
+//	log.go      the format of the log; steps.go what -v=4 adds to it
 //
 // The controller itself is in internal/controller.
 package main
@@ -16,7 +19,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -41,10 +43,12 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet(controller.Manager, flag.ContinueOnError)
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file`; without it the pod's service account is used, and outside of a pod KUBECONFIG, then ~/.kube/config")
 	namespace := flags.String("namespace", metav1.NamespaceAll, "the `namespace` to work in (default: all)")
-	resync := flags.Duration("resync", 10*time.Hour, "how often every object is looked at without an event")
-	var options loop.Options
+	options := loop.Options{Registry: newRegistry(), Observer: logObserver{}}
 	flags.IntVar(&options.Workers, "workers", 4, "how many objects to work on at the same time")
-	flags.StringVar(&options.Listen, "listen", "127.0.0.1:0", "the `address` of /healthz, /readyz and /metrics; port 0 is any free one")
+	health := flags.String("health-listen", "127.0.0.1:0", "the `address` of /healthz and /readyz; port 0 is any free one")
+	metrics := flags.String("metrics-listen", "127.0.0.1:0", "the `address` of /metrics, over HTTPS, for users whom the API server allows to get it")
+	logFormat := flags.String("log-format", "text", "text or json")
+	verbosity := flags.Int("v", 0, "the `level` of the log; 4 shows every step, 6 every request")
 	var lease lease
 	lease.addFlags(flags, controller.Manager)
 	if err := flags.Parse(args); err != nil {
@@ -56,23 +60,33 @@ func run(ctx context.Context, args []string) error {
 	if err := lease.validate(); err != nil {
 		return err
 	}
+	if err := setUpLog(*logFormat, *verbosity); err != nil {
+		return err
+	}
 	config, source, err := connect(*kubeconfig)
 	if err != nil {
 		return err
 	}
 	klog.FromContext(ctx).Info("Connecting", "server", config.Host, "from", source)
+	config.Dial = dial
 	config.QPS = -1 // the queue limits the tries of each key, and the API server limits clients
+	loop.WaitForServer(config)
 
 	election, err := lease.election(config)
 	if err != nil {
 		return err
 	}
 	options.Begin = election.won
-	c, stopEvents, err := controller.New(ctx, config, *namespace, *resync, options)
+	c, stopEvents, err := controller.New(ctx, config, *namespace, options)
 	if err != nil {
 		return err
 	}
 	defer stopEvents()
+	servers, err := serve(ctx, config, *health, *metrics, options.Registry, c, election)
+	if err != nil {
+		return err
+	}
+	defer servers.stop()
 
 	// Leading ends after the work, so it does not end with ctx.
 	lead, release := context.WithCancel(context.WithoutCancel(ctx))

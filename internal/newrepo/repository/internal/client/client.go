@@ -46,6 +46,11 @@ func New(config *rest.Config) (*Client, error) {
 	return &Client{client, runtime.NewParameterCodec(scheme)}, nil
 }
 
+// Through returns a client whose requests go through wrap.
+func (c *Client) Through(wrap func(rest.Interface) rest.Interface) *Client {
+	return &Client{wrap(c.rest), c.parameters}
+}
+
 // Widgets returns the client of a namespace, or of all of them.
 func (c *Client) Widgets(namespace string) *gentype.ClientWithList[*v1alpha1.Widget, *v1alpha1.WidgetList] {
 	return gentype.NewClientWithList("widgets", c.rest, c.parameters, namespace,

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -33,24 +35,37 @@ const (
 	TextKey = "text"
 )
 
-// patience is how long to wait before looking again at a ConfigMap of somebody
-// else. Its events do not come here, because it has no Label.
-const patience = time.Minute
+// How long to wait before looking again: at a ConfigMap of somebody else, whose events
+// do not come here, because it has no Label; and at a cache that does not show an own
+// write yet, whose event comes sooner, unless it is lost.
+const (
+	patienceWithOthers = time.Minute
+	patienceWithCache  = time.Second
+)
 
 // A Controller works on the objects of one namespace, or of all of them.
 type Controller struct {
 	loop     *loop.Loop
-	core     kubernetes.Interface
-	own      *client.Client
+	clients  clients
 	recorder events.EventRecorder
 	factory  informers.SharedInformerFactory
 
 	// What the informers hold. NEVER change an object from there: others read it, too.
 	owners, configMaps cache.Indexer
+
+	// What was written. A cache that does not show it yet is too old to act on.
+	writes loop.Writes
+}
+
+// clients send what the workers write.
+type clients struct {
+	configMaps corev1client.ConfigMapsGetter
+	read       func(ctx context.Context, key cache.ObjectName) (*v1alpha1.Widget, error) // asks the server
+	report     func(ctx context.Context, o *v1alpha1.Widget) (*v1alpha1.Widget, error)   // writes a status
 }
 
 // New returns a controller, and a function that ends its Events.
-func New(ctx context.Context, config *rest.Config, namespace string, resync time.Duration, options loop.Options) (*Controller, func(), error) {
+func New(ctx context.Context, config *rest.Config, namespace string, options loop.Options) (*Controller, func(), error) {
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating the client: %w", err)
@@ -59,9 +74,20 @@ func New(ctx context.Context, config *rest.Config, namespace string, resync time
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &Controller{core: core, own: own}
+	// The workers' requests are sent once, with a deadline; what the server asks to send again later, the queue holds back.
+	once := own.Through(loop.Once)
+	c := &Controller{clients: clients{
+		configMaps: corev1client.New(loop.Once(core.CoreV1().RESTClient())),
+		read: func(ctx context.Context, key cache.ObjectName) (*v1alpha1.Widget, error) {
+			return once.Widgets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		},
+		report: func(ctx context.Context, o *v1alpha1.Widget) (*v1alpha1.Widget, error) {
+			return once.Widgets(o.Namespace).UpdateStatus(ctx, o, metav1.UpdateOptions{FieldManager: Manager})
+		},
+	}}
 	c.loop = loop.New("widget", c.reconcile, options)
-	c.factory = informers.NewSharedInformerFactoryWithOptions(core, resync, informers.WithNamespace(namespace),
+	// No resync: it would look again at what lies outside of Kubernetes, and nothing here does.
+	c.factory = informers.NewSharedInformerFactoryWithOptions(core, 0, informers.WithNamespace(namespace),
 		informers.WithTransform(trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = Label + "=" + Manager }))
 
@@ -85,6 +111,9 @@ func New(ctx context.Context, config *rest.Config, namespace string, resync time
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx, c.factory) }
 
+// Ready reports whether the caches are filled, and the stop has not begun.
+func (c *Controller) Ready() bool { return c.loop.Ready() }
+
 func (c *Controller) onChange(kind string) cache.ResourceEventHandler {
 	add := func(o any, what string) {
 		if key, err := cache.DeletionHandlingObjectToName(o); err == nil { // also of a tombstone
@@ -93,10 +122,32 @@ func (c *Controller) onChange(kind string) cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { add(o, "added") },
-		UpdateFunc: func(_, o any) { add(o, "updated") },
+		AddFunc: func(o any) { add(o, "added") },
+		UpdateFunc: func(old, now any) {
+			if !reportsRefusal(old, now) {
+				add(now, "updated")
+			}
+		},
 		DeleteFunc: func(o any) { add(o, "deleted") },
 	}
+}
+
+// reportsRefusal reports whether an event shows nothing but the own report of a refusal.
+// That is no reason to try again: if the server's message differed each time, it would
+// go on for ever. A resync brings the same version twice, and is a reason.
+func reportsRefusal(old, now any) bool {
+	was, _ := old.(*v1alpha1.Widget)
+	owner, ok := now.(*v1alpha1.Widget)
+	if !ok || was.ResourceVersion == owner.ResourceVersion {
+		return false
+	}
+	ready := meta.FindStatusCondition(owner.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Reason != v1alpha1.ReasonRefused {
+		return false
+	}
+	same := was.DeepCopy()
+	same.Status, same.ResourceVersion = owner.Status, owner.ResourceVersion
+	return equality.Semantic.DeepEqual(same, owner)
 }
 
 // reconcile brings one ConfigMap to the state that its owner asks for, and the
@@ -109,7 +160,11 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		return 0, err
 	}
 	if !exists || o.(*v1alpha1.Widget).DeletionTimestamp != nil {
+		c.writes.Forget(key)
 		return 0, nil // garbage collection deletes what has an owner reference
+	}
+	if c.writes.Behind(key) {
+		return patienceWithCache, nil // what would be done now may have been done
 	}
 	owner := o.(*v1alpha1.Widget).DeepCopy()
 
@@ -120,26 +175,34 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return 0, nil // the owner goes with the namespace
 	}
+	// An answer that stays the same until somebody changes something is for the owner's
+	// author, too. Every other error is for the log only, and for another try.
 	if err != nil {
-		return 0, fmt.Errorf("writing the ConfigMap: %w", err)
+		err = fmt.Errorf("writing the ConfigMap: %w", err)
 	}
-	if !ours {
-		again = patience
+	said := loop.Refused(err)
+	switch {
+	case said != "":
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonRefused, said
+	case err != nil:
+		return 0, err
+	case !ours:
+		again = patienceWithOthers
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonNotOwned
 		condition.Message = "a ConfigMap of somebody else has this name: rename or delete one of the two"
 	}
 
 	c.loop.Phase(key, "report")
-	if err := c.report(ctx, key, owner, condition); err != nil {
-		return 0, fmt.Errorf("writing the status: %w", err)
+	if reportErr := c.report(ctx, key, owner, condition); reportErr != nil {
+		err = errors.Join(err, fmt.Errorf("writing the status: %w", reportErr))
 	}
-	return again, nil
+	return again, err
 }
 
 // write creates or corrects the ConfigMap. It returns false if the ConfigMap of
 // that name belongs to somebody else.
 func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1alpha1.Widget) (ours bool, err error) {
-	configMaps := c.core.CoreV1().ConfigMaps(key.Namespace)
+	configMaps := c.clients.configMaps.ConfigMaps(key.Namespace)
 	o, exists, err := c.configMaps.GetByKey(key.String())
 	if err != nil {
 		return false, err
@@ -148,8 +211,19 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 	if exists {
 		now = o.(*corev1.ConfigMap)
 	} else {
+		if meta.IsStatusConditionTrue(owner.Status.Conditions, v1alpha1.ConditionReady) {
+			// There was one. If the garbage collector has deleted it (--cascade=foreground),
+			// a new one would race it, and the cache may not show yet that the owner goes, too.
+			live, err := c.clients.read(ctx, key)
+			if apierrors.IsNotFound(err) || err == nil && (live.UID != owner.UID || live.DeletionTimestamp != nil) {
+				err = loop.ErrStale
+			}
+			if err != nil {
+				return false, err
+			}
+		}
 		// A POST, not an apply: an apply would take over whatever has that name.
-		_, err := configMaps.Create(ctx, &corev1.ConfigMap{
+		created, err := configMaps.Create(ctx, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:            key.Name,
 				Labels:          map[string]string{Label: Manager},
@@ -158,7 +232,7 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 			Data: map[string]string{TextKey: owner.Spec.Text},
 		}, metav1.CreateOptions{FieldManager: Manager})
 		if err == nil {
-			c.wrote(key, owner, "Created", "created the ConfigMap")
+			c.wrote(key, owner, created, "Created", "created the ConfigMap")
 			return true, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
@@ -182,14 +256,17 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 	if equality.Semantic.DeepEqual(now, wanted) {
 		return true, nil
 	}
-	if _, err := configMaps.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: Manager}); err != nil {
+	updated, err := configMaps.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: Manager})
+	if err != nil {
 		return false, err
 	}
-	c.wrote(key, owner, "Corrected", "corrected the ConfigMap")
+	c.wrote(key, owner, updated, "Corrected", "corrected the ConfigMap")
 	return true, nil
 }
 
-func (c *Controller) wrote(key cache.ObjectName, owner *v1alpha1.Widget, reason, note string) {
+// wrote remembers and reports a write of the ConfigMap.
+func (c *Controller) wrote(key cache.ObjectName, owner *v1alpha1.Widget, result *corev1.ConfigMap, reason, note string) {
+	c.writes.Record(key, c.configMaps, result.ResourceVersion)
 	c.loop.Wrote(key, "ConfigMap", note)
 	// A reference, not the object: its resourceVersion would make every Event a new one.
 	c.recorder.Eventf(&corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.GroupVersionKind.Kind,
@@ -204,9 +281,14 @@ func (c *Controller) report(ctx context.Context, key cache.ObjectName, owner *v1
 	if equality.Semantic.DeepEqual(*before, owner.Status) {
 		return nil
 	}
-	if _, err := c.own.Widgets(key.Namespace).UpdateStatus(ctx, owner, metav1.UpdateOptions{FieldManager: Manager}); err != nil {
+	updated, err := c.clients.report(ctx, owner)
+	if apierrors.IsNotFound(err) {
+		return nil // nobody is left to report to
+	}
+	if err != nil {
 		return err
 	}
+	c.writes.Record(key, c.owners, updated.ResourceVersion)
 	c.loop.Wrote(key, "status", condition.Reason)
 	return nil
 }

@@ -1,0 +1,589 @@
+package informer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// A portLearner is a run of a learner's port-list.
+type portLearner struct{ *learner }
+
+func newPortLearner(c *check.C) portLearner { return portLearner{newLearner(c)} }
+
+func (l portLearner) start(environ ...string) {
+	l.T.Helper()
+	l.Process = l.Start(testenv.Command{Path: l.program, Args: []string{"-namespace", l.Namespace}, Timeout: 5 * time.Minute,
+		Env: append([]string{"KUBECONFIG=" + l.proxy.Kubeconfig}, environ...)})
+}
+
+// restart shows whether a new process, with a new queue and new caches, does what the old one did not do.
+func (l portLearner) restart() {
+	l.T.Helper()
+	_ = l.Signal(os.Kill) // it may have ended
+	<-l.Done()
+	l.start()
+}
+
+// service creates or changes a Service. Its target ports are other numbers than its ports.
+func (l portLearner) service(name, label string, ports map[string]int32) *corev1.Service {
+	l.T.Helper()
+	spec := applycorev1.ServiceSpec()
+	for port, number := range ports {
+		p := applycorev1.ServicePort().WithPort(number).WithProtocol(corev1.ProtocolTCP).WithTargetPort(intstr.FromInt32(number + 8000))
+		if port != "" {
+			p.WithName(port)
+		}
+		spec.WithPorts(p)
+	}
+	apply := applycorev1.Service(name, l.Namespace).WithSpec(spec)
+	if label != "" {
+		apply.WithLabels(map[string]string{"ports": label})
+	}
+	s, err := l.Client.CoreV1().Services(l.Namespace).Apply(l.Context(), apply, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	l.Must(err)
+	return s
+}
+
+// touch changes something of a Service that no list depends on.
+func (l portLearner) touch(name string) {
+	l.T.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, time.Now().UnixNano())
+	_, err := l.Client.CoreV1().Services(l.Namespace).Patch(l.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	l.Must(err)
+}
+
+// forge changes a list as somebody else does.
+func (l portLearner) forge(name, patch string) {
+	l.T.Helper()
+	_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Patch(l.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	l.Must(err)
+}
+
+// ports is what a list is to hold, for a comparison or a sentence.
+type ports map[string]string
+
+func (p ports) String() string {
+	if p == nil {
+		return "nothing, because it does not exist"
+	}
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		all = append(all, name+"="+p[name])
+	}
+	return "{" + strings.Join(all, " ") + "}"
+}
+
+// list returns a Service's list, or nil.
+func (l portLearner) list(name string) *corev1.ConfigMap {
+	l.T.Helper()
+	cm, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), name+"-ports", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	l.Must(err)
+	return cm
+}
+
+// holds waits until a Service's list holds the ports, or does not exist if there are none to hold.
+func (l portLearner) holds(timeout time.Duration, name string, want ports) error {
+	l.T.Helper()
+	var held ports
+	err := l.until(timeout, func(context.Context) error {
+		held = nil
+		if cm := l.list(name); cm != nil {
+			held = ports{}
+			maps.Copy(held, cm.Data)
+		}
+		if held.String() == want.String() {
+			return nil
+		}
+		return errors.New("not yet")
+	})
+	if err != nil && !errors.Is(err, errEnded) {
+		return fmt.Errorf("after %s, %s-ports holds %s", timeout.Round(time.Second), name, held)
+	}
+	return err
+}
+
+// mustHold is holds for what no known mistake prevents.
+func (l portLearner) mustHold(name string, want ports, when string) {
+	l.T.Helper()
+	if err := l.holds(patience(), name, want); err != nil {
+		l.fail(expectedList(name, want, when), err)
+	}
+}
+
+func expectedList(name string, want ports, when string) string {
+	return fmt.Sprintf("%s, %s-ports holds %s", when, name, want)
+}
+
+// fail ends the check with what no known mistake explains.
+func (l portLearner) fail(expected string, err error) {
+	l.T.Helper()
+	if errors.Is(err, errEnded) {
+		l.Fail(expected, l.output(err))
+	}
+	l.Fail(expected, err.Error()+"\n"+l.output(nil))
+}
+
+// soon is how long a program has that was told of what it is to do. A check that then
+// finds nothing done does not say so, but makes sure of the cause.
+func soon() time.Duration { return min(patience(), 30*time.Second) / 3 }
+
+func readsOf(resource string) faultproxy.Match {
+	return faultproxy.Match{Resource: resource, If: func(r faultproxy.Request) bool { return r.Verb == "list" || strings.HasPrefix(r.Verb, "watch") }}
+}
+
+func watchesOf(resource string) faultproxy.Match {
+	return faultproxy.Match{Verb: "watch*", Resource: resource}
+}
+
+// watching waits until both watches are open.
+func (l portLearner) watching() {
+	l.T.Helper()
+	const expected = "a watch of services and a watch of configmaps"
+	open := func(resource string) bool { return l.proxy.Open(watchesOf(resource)) > 0 }
+	if err := l.until(patience(), func(context.Context) error {
+		if !open("services") && !open("configmaps") {
+			return errors.New("no watch")
+		}
+		return nil
+	}); err != nil {
+		l.Fail(expected, l.output(err))
+	}
+	// The second one may begin when the first one has sent all that exists; so little takes no time.
+	missing := ""
+	err := l.until(2*soon(), func(context.Context) error {
+		for _, resource := range []string{"services", "configmaps"} {
+			if !open(resource) {
+				missing = resource
+				return errors.New("not yet")
+			}
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnded):
+		l.Fail(expected, l.output(err))
+	case err != nil:
+		l.Mistake("one watch missing", expected, "no watch of "+missing+" after "+(2*soon()).Round(time.Second).String())
+	}
+	for _, resource := range []string{"services", "configmaps"} {
+		for _, r := range l.proxy.Requests(readsOf(resource)) {
+			if r.Namespace == "" {
+				l.Mistake("all namespaces", "reads in the namespace "+l.Namespace+" only", r.Verb+" "+r.Path)
+			}
+		}
+	}
+}
+
+// ends waits for the end after a SIGTERM.
+func (l portLearner) ends() (code int) {
+	l.T.Helper()
+	l.Must(l.Signal(syscall.SIGTERM))
+	// Nothing is under way, so all that is left to do takes milliseconds.
+	const expected = "exit code 0 after SIGTERM"
+	if err := l.until(2*soon(), func(context.Context) error { return errors.New("it runs") }); !errors.Is(err, errEnded) {
+		l.Mistake("does not end", expected, l.output(nil)+"\n  "+(2*soon()).Round(time.Second).String()+" after SIGTERM")
+	}
+	if code = l.ExitCode(); code == -1 {
+		l.Mistake("sigterm not caught", expected, "SIGTERM has killed the program")
+	}
+	return code
+}
+
+// checkWatch first looks at the watches and at the end. Then it holds one of the two
+// first answers back: a list that exists is all right, but a program that does not wait
+// for it does not know that, and writes.
+func checkWatch(c *check.C) {
+	l := newPortLearner(c)
+	web := l.service("web", "listed", map[string]int32{"http": 80})
+	_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Create(l.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-ports", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(web, corev1.SchemeGroupVersion.WithKind("Service"))}},
+		Data:       map[string]string{"http": "80"},
+	}, metav1.CreateOptions{})
+	l.Must(err)
+	l.start()
+	l.watching()
+	for pause := time.Second; ; pause *= 3 {
+		// A program that is told to stop before it has begun may call that an error. What it
+		// does with a cache that is full, nobody sees from here, so it gets more time if it ends badly.
+		time.Sleep(pause / 3)
+		code := l.ends()
+		if code == 0 {
+			break
+		}
+		if pause > 3*time.Second {
+			l.Mistake("stop is an error", "exit code 0 after SIGTERM", l.output(errEnded))
+		}
+		l.start()
+		l.watching()
+	}
+
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: readsOf("configmaps"), Fault: faultproxy.Stall, Times: -1})
+	written := l.proxy.Count(faultproxy.Writes)
+	l.start()
+	if err := l.struck(stall); err != nil {
+		l.Fail("a watch of configmaps", l.output(err))
+	}
+	// That nothing is written is no event. A worker needs milliseconds for its first key.
+	err = l.until(1500*time.Millisecond, func(context.Context) error {
+		if l.proxy.Count(faultproxy.Writes) == written {
+			return errors.New("it waits, as it should")
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnded):
+		l.Fail("the program waits for the API server", l.output(err))
+	case err == nil:
+		writes := l.proxy.Requests(faultproxy.Writes)
+		l.Mistake("work before sync", "no write before both caches are filled", writes[len(writes)-1].String())
+	}
+	stall.Remove()
+	l.watching()
+}
+
+// checkCreate has Services before the program begins and later.
+func checkCreate(c *check.C) {
+	l := newPortLearner(c)
+	early := l.service("early", "listed", map[string]int32{"http": 80, "metrics": 9090})
+	l.service("hidden", "hidden", map[string]int32{"http": 80})
+	l.service("plain", "", map[string]int32{"http": 80})
+	l.proxy.KeepBodies()
+	invalid := faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code == 422 }}
+	refused := func() int { return l.proxy.Count(invalid) }
+	l.start()
+	const first = "when early is labelled ports=listed"
+	want := ports{"http": "80", "metrics": "9090"}
+	var held *corev1.ConfigMap
+	err := l.until(patience(), func(context.Context) error {
+		if held = l.list("early"); held == nil && refused() == 0 {
+			return errors.New("there is no early-ports")
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		l.fail(expectedList("early", want, first), err)
+	case held == nil:
+		for _, r := range l.proxy.Requests(invalid) { // in JSON or protobuf, a UID and a kind are readable
+			if bytes.Contains(r.Body, []byte(early.UID)) && !bytes.Contains(r.Body, []byte("Service")) {
+				l.Mistake("reference without a kind", "an owner reference to v1, Service", "422 Invalid: the reference names no kind")
+			}
+		}
+		l.Fail(expectedList("early", want, first), "the API server has refused it: 422 Invalid\n"+l.output(nil))
+	}
+	const owner = "a controller reference to Service early"
+	switch owned := held.OwnerReferences; {
+	case len(owned) == 0:
+		l.Mistake("no owner", owner, "early-ports without an owner reference")
+	case len(owned) > 1 || owned[0].UID != early.UID:
+		l.Failf(owner, "%+v", owned)
+	case !metav1.IsControlledBy(held, early):
+		l.Mistake("owner is no controller", owner, "an owner reference without controller: true")
+	case owned[0].APIVersion != "v1" || owned[0].Kind != "Service" || owned[0].Name != "early":
+		l.Failf(owner, "%+v", owned[0])
+	}
+	targets := ports{"http": "8080", "metrics": "17090"}
+	switch got := ports(held.Data); {
+	case got.String() == targets.String():
+		l.Mistake("target ports", expectedList("early", want, first), "early-ports holds "+got.String()+", the target ports")
+	case got.String() != want.String():
+		l.Fail(expectedList("early", want, first), "early-ports holds "+got.String())
+	}
+
+	before := l.proxy.Count(faultproxy.Writes)
+	l.service("late", "listed", map[string]int32{"https": 443})
+	want = ports{"https": "443"}
+	if err := l.holds(soon(), "late", want); err != nil {
+		expected := expectedList("late", want, "when late appears while the program runs")
+		if !errors.Is(err, errEnded) && l.proxy.Count(faultproxy.Writes) == before {
+			if l.restart(); l.holds(soon(), "late", want) == nil {
+				l.Mistake("only what was there", expected, "there is none until the program is started again")
+			}
+		}
+		l.fail(expected, err)
+	}
+	before = refused()
+	l.service("single", "listed", map[string]int32{"": 80})
+	err = l.until(patience(), func(context.Context) error {
+		if l.list("single") == nil && refused() == before {
+			return errors.New("there is no single-ports")
+		}
+		return nil
+	})
+	const nameless = "when single has one port, without a name, single-ports holds {}"
+	switch {
+	case err != nil:
+		l.fail(nameless, err)
+	case l.list("single") == nil:
+		l.Mistake("port without a name", nameless, "422 Invalid: a key of a ConfigMap cannot be empty")
+	case len(l.list("single").Data) > 0:
+		l.Fail(nameless, "it holds "+ports(l.list("single").Data).String())
+	}
+	// The program takes keys in the order of their events, so those of the beginning are done.
+	l.idle()
+	const none = "lists of early, late and single only"
+	switch {
+	case l.list("plain") != nil:
+		l.Mistake("label ignored", none, "a list of plain, which has no label")
+	case l.list("hidden") != nil:
+		l.Mistake("any value of the label", none, "a list of hidden, whose label is ports=hidden")
+	}
+}
+
+// idle waits until no request is under way.
+func (l portLearner) idle() {
+	l.T.Helper()
+	if err := l.until(patience(), func(context.Context) error {
+		if l.proxy.Count(underWay) > 0 {
+			return errors.New("a request is under way")
+		}
+		return nil
+	}); err != nil {
+		l.Fail("a program that works", l.output(err))
+	}
+}
+
+// restored waits until a list is right again after somebody has changed it. If it is not,
+// an event of the Service shows whether the program would know what to do.
+func (l portLearner) restored(name string, want ports, when, lost string) {
+	l.T.Helper()
+	err := l.holds(soon(), name, want)
+	if err == nil {
+		return
+	}
+	expected := expectedList(name, want, when)
+	if errors.Is(err, errEnded) {
+		if _, crash, ok := strings.Cut(l.Stderr(), "interface conversion:"); ok && strings.Contains(crash, "DeletedFinalStateUnknown") {
+			crash, _, _ = strings.Cut(crash, "\n")
+			l.Mistake("tombstone panics", expected, "panic: interface conversion:"+crash)
+		}
+		l.fail(expected, err)
+	}
+	l.touch(name)
+	if l.holds(soon(), name, want) == nil {
+		l.Mistake(lost, expected, "it does so only when something happens to its Service, too")
+	}
+	if l.restart(); l.holds(soon(), name, want) == nil {
+		l.Mistake("acts only once", expected, err.Error()+", until the program is started again")
+	}
+	if l.list(name) != nil {
+		l.Mistake("never changed", expected, err.Error())
+	}
+	l.fail(expected, err)
+}
+
+// checkRestore changes and deletes lists, and changes Services.
+func checkRestore(c *check.C) {
+	l := newPortLearner(c)
+	l.service("web", "listed", map[string]int32{"http": 80, "metrics": 9090})
+	l.start()
+	want := ports{"http": "80", "metrics": "9090"}
+	l.mustHold("web", want, "when web is labelled ports=listed")
+	l.forge("web-ports", `{"data":{"http":"1"}}`)
+	l.restored("web", want, "when somebody has changed it", "list forgotten")
+	l.remove("web-ports")
+	l.restored("web", want, "when somebody has deleted it", "list forgotten")
+
+	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
+	want = ports{"http": "80", "https": "443"}
+	const changed = "when web has https in place of metrics"
+	merged := ports{"http": "80", "https": "443", "metrics": "9090"}
+	if err := l.holds(soon(), "web", want); err != nil {
+		expected := expectedList("web", want, changed)
+		switch list := l.list("web"); {
+		case errors.Is(err, errEnded):
+		case list != nil && ports(list.Data).String() == merged.String():
+			l.Mistake("old key kept", expected, "web-ports holds "+merged.String())
+		default:
+			if l.restart(); l.holds(soon(), "web", want) == nil {
+				l.Mistake("service forgotten", expected, "it does so when the program is started again")
+			}
+			l.Mistake("never changed", expected, err.Error())
+		}
+		l.fail(expected, err)
+	}
+	l.service("web", "", map[string]int32{"http": 80, "https": 443})
+	if err := l.holds(soon(), "web", nil); err != nil {
+		const gone = "when web has lost its label, there is no web-ports"
+		if errors.Is(err, errEnded) {
+			l.fail(gone, err)
+		}
+		if l.restart(); l.holds(soon(), "web", nil) == nil {
+			l.Fail(gone, "it goes when the program is started again")
+		}
+		l.Mistake("list kept", gone, err.Error())
+	}
+	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
+	l.mustHold("web", want, "when web has its label again")
+
+	// The program reads the state again, in which the list is missing, and no event says so.
+	l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "configmaps"}, Fault: faultproxy.ErrorEvent, Code: 410})
+	again := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "configmaps", If: func(r faultproxy.Request) bool {
+		return r.Verb == "list" || r.Verb == "watch-list"
+	}}, Fault: faultproxy.Stall, Times: -1})
+	l.proxy.Cut(watchesOf("configmaps"))
+	if err := l.struck(again); err != nil {
+		l.Fail("the program reads the configmaps again after 410 Gone", l.output(err))
+	}
+	l.remove("web-ports")
+	again.Remove()
+	const unseen = "when it was deleted, and only a new list shows that"
+	l.restored("web", want, unseen, "tombstone ignored")
+}
+
+// checkCalm counts writes, and has writes fail.
+func checkCalm(c *check.C) {
+	l := newPortLearner(c)
+	l.set("taken-ports", "foreign")
+	l.set("owned-ports", "foreign")
+	foreign := map[string]*corev1.ConfigMap{"taken": l.list("taken")}
+	owner := metav1.NewControllerRef(foreign["taken"], corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	l.forge("owned-ports", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"controller":true}]}}`, owner.Name, owner.UID))
+	foreign["owned"] = l.list("owned")
+	for _, name := range []string{"taken", "owned", "a"} {
+		l.service(name, "listed", map[string]int32{"http": 80})
+	}
+	l.start("KUBE_CACHE_MUTATION_DETECTOR=true")
+	l.calmly("a", ports{"http": "80"}, "when a is labelled ports=listed")
+	l.forge("a-ports", `{"data":{"http":"1"}}`)
+	l.calmly("a", ports{"http": "80"}, "when somebody has changed it")
+	l.idle()
+
+	// None of this needs a write. What the program takes later are b and c.
+	before := l.proxy.Count(acceptedWrites)
+	l.touch("a")
+	l.forge("a-ports", `{"metadata":{"labels":{"color":"blue"}}}`)
+	for name := range foreign {
+		l.service(name, "", map[string]int32{"http": 80})
+	}
+	for _, name := range []string{"b", "c"} {
+		l.service(name, "listed", map[string]int32{"http": 80})
+		l.calmly(name, ports{"http": "80"}, "when "+name+" is labelled ports=listed")
+	}
+	l.idle()
+	for name, was := range foreign {
+		if now := l.list(name); now == nil || now.ResourceVersion != was.ResourceVersion {
+			held := "it is gone"
+			if now != nil {
+				held = fmt.Sprintf("it has data %v and owners %v", now.Data, now.OwnerReferences)
+			}
+			l.Mistake("foreign list touched", name+"-ports, which somebody else has made, stays as it is", held)
+		}
+	}
+	if n := l.proxy.Count(acceptedWrites) - before; n > 2 {
+		l.Mistake("write without a difference", "2 writes: the lists of b and c are created", fmt.Sprintf("%d writes, after an annotation of Service a and a label of its list", n))
+	}
+
+	// The eighth try comes 5+10+...+320 = 635 ms after the first.
+	const tries = 8
+	failing := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Writes, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	l.service("d", "listed", map[string]int32{"http": 80})
+	if err := l.struck(failing); err != nil {
+		l.detected("a list of d", err)
+		l.Fail("a list of d", l.output(err))
+	}
+	began, silent := time.Now(), false
+	err := l.until(patience(), func(context.Context) error {
+		n := failing.Struck()
+		// The wait for the next try passes by the clock: 5 ms, of which this grants 3 s.
+		if silent = n == 1 && time.Since(began) > 3*time.Second; n >= tries || silent {
+			return nil
+		}
+		return fmt.Errorf("%d tries", n)
+	})
+	expected := fmt.Sprintf("%d tries to create d-ports, each later than the one before, while the API server answers 500", tries)
+	switch {
+	case err != nil:
+		l.detected(expected, err)
+		l.fail(expected, err)
+	case silent:
+		l.Mistake("error not retried", expected, "one try in 3 s")
+	}
+	refused := func(r faultproxy.Request) bool { return slices.Contains(r.Faults, faultproxy.Answer) }
+	// Before each try the program may read, which is no wait.
+	asked := l.proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
+		return refused(r) || r.Verb == "get" && (r.Name == "d" || r.Name == "d-ports")
+	}})
+	var pauses []time.Duration
+	for i := slices.IndexFunc(asked, refused); len(pauses) < tries-1; i++ {
+		if refused(asked[i]) {
+			pauses = append(pauses, between(asked[i], asked[i+1]))
+		}
+	}
+	// With a back-off the last one is 320 ms. The client's own limit makes it 200 ms at most.
+	switch first, last := slices.Min(pauses[:3]), pauses[tries-2]; {
+	case last < 250*time.Millisecond:
+		l.Mistake("hot loop", expected, fmt.Sprintf("%s between the seventh try and the next request", last.Round(time.Millisecond)))
+	case last < first*6/5:
+		l.Failf(expected, "%s after one of the first tries, and %s after the seventh", first.Round(time.Millisecond), last.Round(time.Millisecond))
+	}
+	failing.Remove()
+	l.calmly("d", ports{"http": "80"}, "when the API server works again")
+
+	// After eight failures that were not forgotten, the next try comes after 1.28 s, and the one
+	// after the next failure later still. If they were forgotten, only a machine that stands still
+	// lets a try be so late, and not twice.
+	const late = 1100 * time.Millisecond
+	pause := late
+	for port := int32(81); port <= 82 && pause >= late; port++ {
+		first := len(l.proxy.Requests(faultproxy.Writes))
+		once := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Writes, Fault: faultproxy.Answer, Code: 500})
+		l.service("d", "listed", map[string]int32{"http": port})
+		if err := l.struck(once); err != nil {
+			l.Fail("a write, because a port of d has changed", l.output(err))
+		}
+		l.calmly("d", ports{"http": fmt.Sprint(port)}, "when the API server works again")
+		tried := l.proxy.Requests(faultproxy.Writes)[first:]
+		pause = between(tried[0], tried[1])
+	}
+	if pause >= late {
+		l.Mistake("forget missing", "the second try to change d-ports comes 5 ms after the first", "it comes after "+pause.Round(time.Millisecond).String())
+	}
+	l.Must(l.Signal(syscall.SIGTERM))
+	err = l.until(patience(), func(context.Context) error { return errors.New("it runs") })
+	l.detected("exit code 0 after SIGTERM", err)
+	if !errors.Is(err, errEnded) || l.ExitCode() != 0 {
+		l.Fail("exit code 0 after SIGTERM", l.output(err))
+	}
+}
+
+// calmly is mustHold where the mutation detector may end the program.
+func (l portLearner) calmly(name string, want ports, when string) {
+	l.T.Helper()
+	if err := l.holds(patience(), name, want); err != nil {
+		l.detected(expectedList(name, want, when), err)
+		l.fail(expectedList(name, want, when), err)
+	}
+}
+
+// detected ends the check if the mutation detector has ended the program.
+func (l portLearner) detected(expected string, err error) {
+	l.T.Helper()
+	const says = "panic: cache *v1."
+	if _, after, ok := strings.Cut(l.Stderr(), says); ok && errors.Is(err, errEnded) {
+		what, _, _ := strings.Cut(after, "\n")
+		l.Mistake("cached object changed", expected, says+what)
+	}
+}

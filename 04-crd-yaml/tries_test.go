@@ -1,0 +1,172 @@
+package crdyaml
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+)
+
+// A try is judged by examples: specs that the API server has to store or to refuse.
+// The first examples are tried on objects that do not exist yet. If before is set,
+// there is an object with that spec, and the examples change it.
+type tryExamples struct {
+	before   string
+	examples []tryExample
+	mistakes map[string]string // explained by exactly these wrong answers, each as "name: answer"
+}
+
+// tryExample is a spec, and what is stored of it; refused if that is empty.
+type tryExample struct{ name, spec, stored string }
+
+const (
+	accepted = "accepted"
+	refused  = "refused"
+)
+
+var tries = map[string]tryExamples{
+	"anchors": {
+		examples: []tryExample{
+			{"12h", `{every: 12h}`, `{every: 12h}`},
+			{"7d", `{every: 7d}`, `{every: 7d}`},
+			{"never", `{every: never}`, `{every: never}`},
+			{"x12h", `{every: x12h}`, ""},
+			{"12hx", `{every: 12hx}`, ""},
+			{"xnever", `{every: xnever}`, ""},
+			{"neverx", `{every: neverx}`, ""},
+			{"h", `{every: h}`, ""},
+			{"12", `{every: "12"}`, ""},
+			{"12m", `{every: 12m}`, ""},
+		},
+		mistakes: map[string]string{
+			"x12h: accepted, 12hx: accepted, xnever: accepted, neverx: accepted": "no anchors",
+			"12hx: accepted, xnever: accepted":                                   "anchors outside of the alternatives",
+			"x12h: accepted, neverx: accepted":                                   "anchors outside of the alternatives",
+		},
+	},
+	"between": {
+		examples: []tryExample{
+			{"2 to 3", `{minCopies: 2, maxCopies: 3}`, `{minCopies: 2, maxCopies: 3}`},
+			{"2 to 2", `{minCopies: 2, maxCopies: 2}`, `{minCopies: 2, maxCopies: 2}`},
+			{"from 2", `{minCopies: 2}`, `{minCopies: 2}`},
+			{"nothing", `{}`, `{minCopies: 1}`},
+			{"to 3", `{maxCopies: 3}`, `{minCopies: 1, maxCopies: 3}`},
+			{"3 to 2", `{minCopies: 3, maxCopies: 2}`, ""},
+			{"to 0", `{maxCopies: 0}`, ""},
+		},
+		mistakes: map[string]string{
+			"2 to 2: refused":                                    "equal is refused",
+			"from 2: refused, nothing: refused":                  "a missing field is an error",
+			"2 to 2: refused, from 2: refused, nothing: refused": "a missing field is an error",
+		},
+	},
+	"grow": {
+		before: `{volumes: [a, b]}`,
+		examples: []tryExample{
+			{"add c", `{volumes: [a, b, c]}`, `{volumes: [a, b, c]}`},
+			{"another order", `{volumes: [b, a]}`, `{volumes: [b, a]}`},
+			{"remove b", `{volumes: [a]}`, ""},
+			{"c in place of b", `{volumes: [a, c]}`, ""},
+			{"c and d in place of b", `{volumes: [a, c, d]}`, ""},
+		},
+		mistakes: map[string]string{
+			"add c: refused, another order: refused":                     "every change is refused",
+			"c in place of b: accepted, c and d in place of b: accepted": "only the number counts",
+		},
+	},
+	"defaults": {
+		examples: []tryExample{
+			{"nothing", `{}`, `{retry: {times: 3}}`},
+			{"only wait", `{retry: {wait: 5m}}`, `{retry: {wait: 5m, times: 3}}`},
+			{"once", `{retry: {times: 1}}`, `{retry: {times: 1}}`},
+		},
+		mistakes: map[string]string{"nothing: refused": "required instead of a default"},
+	},
+}
+
+// checkTry installs the CRD in a group of its own, and compares the API server's answers
+// to all examples with those that are due.
+func checkTry(name string) func(*check.C) {
+	try := tries[name]
+	return func(c *check.C) {
+		crd := &definition{}
+		c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
+		crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
+		if err := crdtest.Create(c.T, c.Env, crd); err != nil {
+			const mistake = "default of another type"
+			if c.Knows(mistake) && strings.Contains(err.Error(), "].default: Invalid value") {
+				c.Mistake(mistake, "a CRD that the API server takes", err.Error())
+			}
+			c.Fail("a CRD that the API server takes", err.Error())
+		}
+		c.Must(crdwait.Established(c.Context(), c.Config, crd.Name))
+
+		// Server-side apply also creates, and is not held back while a CRD is new.
+		apply := func(spec string, dryRun ...string) (*unstructured.Unstructured, error) {
+			data, err := json.Marshal(object(crd, "tried", parseSpec(c, spec)))
+			c.Must(err)
+			return resource(c.Env, crd, "").Patch(c.Context(), "tried", types.ApplyYAMLPatchType, data,
+				metav1.PatchOptions{FieldManager: "try", DryRun: dryRun, FieldValidation: metav1.FieldValidationStrict})
+		}
+		if try.before != "" {
+			if _, err := apply(try.before); err != nil {
+				c.Fail("a new Backup with the spec "+try.before+" is accepted", err.Error())
+			}
+		}
+		var wrong, expected, held []string
+		for _, x := range try.examples {
+			object, err := apply(x.spec, metav1.DryRunAll)
+			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+				c.T.Fatal(err)
+			}
+			want, got, why := accepted, accepted, ""
+			if x.stored == "" {
+				want = refused
+			}
+			if err != nil {
+				got, why = refused, ": "+err.Error()
+			} else if x.stored != "" {
+				if diff := cmp.Diff(parseSpec(c, x.stored), field(object, "spec")); diff != "" {
+					got, why = "stored otherwise", " (-want +stored):\n"+diff
+				}
+			}
+			if got == want {
+				continue
+			}
+			what := "the spec " + x.spec
+			if try.before != "" {
+				what = "the change from " + try.before + " to " + x.spec
+			}
+			wrong = append(wrong, x.name+": "+got)
+			expected = append(expected, what+" is "+want)
+			held = append(held, what+" is "+got+why)
+		}
+		if len(wrong) == 0 {
+			return
+		}
+		if mistake := try.mistakes[strings.Join(wrong, ", ")]; mistake != "" {
+			c.Mistake(mistake, expected[0], strings.Join(held, "\n"))
+		}
+		c.Fail(expected[0], strings.Join(held, "\n"))
+	}
+}
+
+// parseSpec reads YAML with numbers as the dynamic client has them.
+func parseSpec(c *check.C, text string) map[string]any {
+	c.T.Helper()
+	data, err := yaml.YAMLToJSONStrict([]byte(text))
+	c.Must(err)
+	o := &unstructured.Unstructured{}
+	c.Must(o.UnmarshalJSON([]byte(`{"apiVersion": "v1", "kind": "x", "spec": ` + string(data) + `}`)))
+	spec, _ := field(o, "spec").(map[string]any)
+	return spec
+}

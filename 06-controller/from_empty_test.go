@@ -1,0 +1,640 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/judge"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// These are the checks of the controller that a learner writes from an empty file. They
+// know nothing of it but KUBECONFIG, -namespace, and what it does to the cluster.
+
+// A grower is a run of a program that grows.
+type grower struct {
+	*candidate
+	f *icecreamTest
+}
+
+var (
+	deploymentWatches = faultproxy.Match{Verb: "watch*", Resource: "deployments"}
+	creates           = faultproxy.Match{Verb: "create", Resource: "deployments"}
+)
+
+func newGrower(c *check.C) *grower {
+	f := icecreamTestOf(c.T, c.Env, c.Program())
+	f.Command.Args = []string{"-namespace", c.Namespace}
+	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
+	f.Runner = c
+	return &grower{f: f, candidate: &candidate{Controller: f.Controller, c: c}}
+}
+
+func (g *grower) start() { g.Process = g.c.Start(g.Command) }
+
+// mistake ends the check with a mistake of the task create. A task that comes later has no
+// name for it: make check says it for create, too.
+func (g *grower) mistake(name, expected, held string) {
+	if g.c.Knows(name) {
+		g.c.Mistake(name, expected, held)
+	}
+	g.c.Fail(expected, held)
+}
+
+// owns waits for an Icecream's Deployment.
+func (g *grower) owns(ice *v1alpha1.Icecream) {
+	expected := fmt.Sprintf("a Deployment %s with %d replicas, controlled by the Icecream %s", ice.Spec.DeploymentName, *ice.Spec.Replicas, ice.Name)
+	g.until(expected, func(ctx context.Context) error {
+		all, err := g.f.deployments.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		named := slices.IndexFunc(all.Items, func(d appsv1.Deployment) bool { return d.Name == ice.Spec.DeploymentName })
+		if named < 0 {
+			for _, d := range all.Items {
+				if metav1.IsControlledBy(&d, ice) {
+					g.mistake("another name", expected, "a Deployment called "+d.Name)
+				}
+			}
+			for _, r := range slices.Backward(g.f.Proxy.Requests(creates)) {
+				if r.Code >= 400 {
+					return fmt.Errorf("there is no such Deployment; the API server has answered %d to a create of one, and the program said:\n%s", r.Code, g.log())
+				}
+			}
+			return errors.New("there is no such Deployment")
+		}
+		d := all.Items[named]
+		if !metav1.IsControlledBy(&d, ice) {
+			g.mistake("no reference", expected, "a Deployment with the ownerReferences "+asJSON(d.OwnerReferences))
+		}
+		if *d.Spec.Replicas != *ice.Spec.Replicas {
+			return fmt.Errorf("it has %d replicas", *d.Spec.Replicas)
+		}
+		return nil
+	})
+}
+
+// make makes an Icecream and waits for its Deployment.
+func (g *grower) make(name, deployment string, replicas int32) *v1alpha1.Icecream {
+	ice := g.f.create(name, deployment, replicas)
+	g.owns(ice)
+	return ice
+}
+
+// looked waits until the program has looked at all that has happened so far. The events of
+// one resource come in their order, so first an event of Deployments has to come, unless
+// the program takes none of this one; then two further Icecreams get their Deployments,
+// because a key that is worked on when its event comes is put behind those that wait.
+func (g *grower) looked() {
+	g.f.further++
+	name := fmt.Sprintf("passer-by-%d", g.f.further)
+	passes := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Event: "ADDED", Object: name, Fault: faultproxy.Delay, Delay: time.Millisecond})
+	g.f.foreign(name)
+	_ = g.within(5*time.Second, func(context.Context) error {
+		if passes.Struck() == 0 {
+			return errors.New("no event")
+		}
+		return nil
+	})
+	passes.Remove()
+	for range 2 {
+		g.f.further++
+		name := fmt.Sprintf("further-%d", g.f.further)
+		g.make(name, name, 0)
+	}
+}
+
+// wakes waits until a Deployment is right, and ends the check with the mistake if that
+// takes an event of its Icecream. Why nothing else came cannot be seen.
+func (g *grower) wakes(mistake, ice, expected string, right func(context.Context) error) {
+	if g.within(5*time.Second, right) == nil {
+		return
+	}
+	g.looked()
+	err := g.within(3*time.Second, right)
+	if err == nil {
+		return
+	}
+	g.f.patch(ice, `{"metadata":{"annotations":{"touched":"true"}}}`)
+	if g.within(5*time.Second, right) == nil {
+		g.c.Mistake(mistake, expected, "nothing, until somebody changed the Icecream "+ice)
+	}
+	g.c.Fail(expected, err.Error())
+}
+
+// replicas says whether a Deployment has so many.
+func (g *grower) replicas(name string, want int32) func(context.Context) error {
+	return func(ctx context.Context) error {
+		d, err := g.f.deployments.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && (*d.Spec.Replicas != want || d.DeletionTimestamp != nil) {
+			err = fmt.Errorf("%s has %d replicas", name, *d.Spec.Replicas)
+		}
+		return err
+	}
+}
+
+// checkWiring looks at the watches of a program, and ends it as a cluster does.
+func checkWiring(c *check.C) {
+	g := newGrower(c)
+	g.start()
+	open := func(resource string) error {
+		for _, r := range g.f.requests("watch*", resource) {
+			if r.Namespace != c.Namespace {
+				c.Mistake("all namespaces", "watches of the namespace of -namespace only", "the request "+r.String()+" "+r.Path)
+			}
+			if r.Code == http.StatusOK && r.Took == 0 && (r.Events > 0 || r.Verb == "watch") {
+				return nil
+			}
+		}
+		return errors.New("no watch of " + resource + " is open")
+	}
+	// That the caches are filled cannot be seen. It takes a moment after the first events.
+	var began time.Time
+	const watching = "an open watch of Icecreams, and one of Deployments"
+	if err := g.within(check.Patience(15*time.Second), func(context.Context) error {
+		switch err := errors.Join(open("icecreams"), open("deployments")); {
+		case err != nil:
+			return err
+		case began.IsZero():
+			began = time.Now()
+		}
+		if time.Since(began) < 2*time.Second {
+			return errors.New("the caches may be empty")
+		}
+		return nil
+	}); err != nil {
+		if open("icecreams") == nil || open("deployments") == nil {
+			c.Mistake("one kind only", watching, err.Error())
+		}
+		c.Fail(watching, err.Error())
+	}
+
+	const ends = "exit code 0 within 10 seconds after SIGTERM"
+	c.Must(g.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-g.Process.Done():
+	case <-time.After(check.Patience(15 * time.Second)): // nothing else shows that it will not end
+		c.Mistake("never ends", ends, "it still runs")
+	}
+	switch code := g.Process.ExitCode(); {
+	case code == -1 || code == 128+int(syscall.SIGTERM):
+		c.Mistake("signal not handled", ends, "the signal has ended it, in the middle of whatever it did")
+	case code != 0:
+		c.Mistake("ends with an error", ends, fmt.Sprintf("exit code %d:\n%s", code, g.log()))
+	}
+}
+
+// checkCreate has a program create Deployments: in peace, after a restart, for an
+// Icecream that goes, while its cache is behind, and while it is told to stop.
+func checkCreate(c *check.C) {
+	g := newGrower(c)
+	leaving := g.f.create("leaving", "leaving", 1)
+	g.f.patch("leaving", `{"metadata":{"finalizers":["example.com/not-yet"]}}`)
+	c.Must(g.f.icecreams.Delete(c.Context(), "leaving", metav1.DeleteOptions{}))
+	early := g.f.create("early", "cone", 1)
+	g.ends = "ends at already exists" // wherever that happens
+	g.start()
+	g.owns(early)
+	late := g.make("late", "late", 2)
+	g.looked()
+	if a, b := g.f.all(early), g.f.all(late); len(a) > 0 && len(b) > 0 && equality.Semantic.DeepEqual(a[0].Spec.Selector, b[0].Spec.Selector) {
+		c.Fail("labels of its own for the pods of each Icecream", "the Deployments of two Icecreams both select "+metav1.FormatLabelSelector(a[0].Spec.Selector))
+	}
+	if len(g.f.all(leaving)) > 0 {
+		c.Mistake("creates for a leaving one", "no Deployment for an Icecream with a deletionTimestamp", "the Deployment "+g.f.all(leaving)[0].Name)
+	}
+	g.f.patch("leaving", `{"metadata":{"finalizers":null}}`)
+
+	// A new process does not know the Deployments yet.
+	g.until("a controller that runs", func(context.Context) error {
+		if g.Process.Ended() {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	g.f.Kill()
+	before := g.f.Proxy.Count(creates)
+	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
+	lists := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "deployments"}, Fault: faultproxy.Stall, Times: -1})
+	g.start()
+	began := time.Now()
+	g.until("a controller that watches Icecreams", func(context.Context) error {
+		watches := g.f.requests("watch*", "icecreams")
+		if last := watches[len(watches)-1]; last.Took > 0 || last.Code != http.StatusOK {
+			return errors.New("no watch of icecreams is open")
+		}
+		if g.f.Proxy.Count(creates) == before && time.Since(began) < 2*time.Second { // nothing comes of a program that waits
+			return errors.New("it may still create something")
+		}
+		return nil
+	})
+	if g.f.Proxy.Count(creates) > before {
+		c.Mistake("workers before sync", "no create, because each Icecream has a Deployment, which the cache does not know yet", "a create, before the first events of Deployments had come")
+	}
+	held.Remove()
+	lists.Remove()
+	g.make("after", "after", 0)
+
+	// Now and then the cache does not know a Deployment that exists.
+	held = g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
+	behind := g.make("behind", "behind", 0)
+	for i := range 2 {
+		g.f.patch("behind", fmt.Sprintf(`{"metadata":{"annotations":{"touched":"%d"}}}`, i))
+		name := fmt.Sprintf("beside-%d", i)
+		g.make(name, name, 0)
+	}
+	held.Remove()
+	if all := g.f.all(behind); len(all) != 1 {
+		c.Failf("one Deployment of the Icecream behind", "%d", len(all))
+	}
+
+	// It is told to stop while a create is under way.
+	stopping := g.Process
+	g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		if err := stopping.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done(): // the program has gone
+			return ctx.Err()
+		case <-time.After(time.Second): // if it waits for the answer, it is still there afterwards
+			return nil
+		}
+	}})
+	last := g.f.create("last", "last", 0)
+	select {
+	case <-stopping.Done():
+	case <-time.After(check.Patience(15 * time.Second)):
+		c.Fail("an end after SIGTERM", "it still runs")
+	}
+	if len(g.f.all(last)) == 0 || stopping.ExitCode() != 0 {
+		c.Mistake("work cut off", "the create that was under way at SIGTERM is finished, and then exit code 0", fmt.Sprintf("%d Deployments of the Icecream last, and exit code %d", len(g.f.all(last)), stopping.ExitCode()))
+	}
+}
+
+// checkRepair changes Icecreams and their Deployments, and refuses the repair for a while.
+func checkRepair(c *check.C) {
+	g := newGrower(c)
+	g.start()
+	plain, ice := g.make("plain", "plain", 1), g.make("vanilla", "cone", 1)
+	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	const follows = "cone has 2 replicas, because its Icecream says so"
+	if g.within(5*time.Second, g.replicas("cone", 2)) != nil {
+		g.looked()
+		if err := g.within(3*time.Second, g.replicas("cone", 2)); err != nil {
+			c.Mistake("change ignored", follows, err.Error())
+		}
+	}
+
+	// Somebody scales Deployments, and sets fields that no Icecream speaks of.
+	other := `{"metadata":{"annotations":{"team":"sweets"},"labels":{"tier":"cold"}},"spec":{"replicas":5,"progressDeadlineSeconds":1234,"template":{"metadata":{"annotations":{"restarted":"at noon"}}}}}`
+	g.f.patchDeployment("plain", other)
+	g.wakes("no handler", "plain", "plain has 1 replica again, after somebody has scaled it to 5", g.replicas("plain", 1))
+	g.f.patchDeployment("cone", other)
+	g.wakes("found by name only", "vanilla", "cone has 2 replicas again, after somebody has scaled it to 5; the Deployment plain came back, whose Icecream has the same name", g.replicas("cone", 2))
+	g.looked()
+	for _, name := range []string{"plain", "cone"} {
+		d := g.f.deployment(name)
+		if d.Annotations["team"] != "sweets" || d.Labels["tier"] != "cold" || d.Spec.Template.Annotations["restarted"] != "at noon" || *d.Spec.ProgressDeadlineSeconds != 1234 {
+			c.Mistake("whole object overwritten", "the annotation team, the label tier, the template's annotation and progressDeadlineSeconds as somebody has set them",
+				fmt.Sprintf("annotations %v, labels %v, template %v, progressDeadlineSeconds %d", d.Annotations, d.Labels, d.Spec.Template.Annotations, *d.Spec.ProgressDeadlineSeconds))
+		}
+	}
+	gone := g.f.deployment("cone").UID
+	c.Must(g.f.deployments.Delete(c.Context(), "cone", metav1.DeleteOptions{}))
+	g.wakes("deletion unnoticed", "vanilla", "cone exists again, after somebody has deleted it", func(ctx context.Context) error {
+		d, err := g.f.deployments.Get(ctx, "cone", metav1.GetOptions{})
+		if err == nil && d.UID == gone {
+			err = errors.New("it is still there")
+		}
+		return err
+	})
+	g.owns(g.f.until("vanilla", func(*v1alpha1.Icecream) error { return nil }))
+
+	g.persists()
+	g.hot(plain)
+	g.outdated(ice)
+}
+
+// hot refuses the repair of a Deployment for a while, and looks for a pause between the
+// program's tries. Some come early, because the Deployment's own status has events, too.
+func (g *grower) hot(ice *v1alpha1.Icecream) {
+	const tries, pause = 8, 40 * time.Millisecond // client-go's rate limiter waits 40 ms before the fifth, 640 ms before the ninth
+	const expected = "pauses that grow between the tries to repair plain, while the API server answers 500"
+	repairs := faultproxy.Match{Group: "apps", Resource: "deployments", Name: ice.Spec.DeploymentName, If: faultproxy.Request.Write}
+	failing := g.f.Proxy.MustInject(faultproxy.Rule{Match: repairs, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	defer failing.Remove()
+	g.f.patchDeployment(ice.Spec.DeploymentName, `{"spec":{"replicas":5}}`)
+	g.until("a try to repair plain", func(context.Context) error {
+		if failing.Struck() == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	began := time.Now()
+	g.until(expected, func(context.Context) error { // a program that pauses for longer does no harm
+		if time.Since(began) < 3*time.Second {
+			return errors.New("they may come")
+		}
+		return nil
+	})
+	var tried []faultproxy.Request
+	for _, r := range g.f.Proxy.Requests(repairs) {
+		if slices.Contains(r.Faults, faultproxy.Answer) && r.Took > 0 {
+			tried = append(tried, r)
+		}
+	}
+	var waits []time.Duration
+	for i := 1; i < len(tried); i++ { // from the answer to the next try, or a slow machine would count
+		waits = append(waits, tried[i].Started.Sub(tried[i-1].Started.Add(tried[i-1].Took)))
+	}
+	slices.Sort(waits)
+	if most := len(waits) * 3 / 4; len(tried) >= tries && waits[most] < pause {
+		g.c.Mistake("hot loop", expected, fmt.Sprintf("%d tries in 3 s, and three of four came %s after the answer or earlier", len(tried), waits[most].Round(time.Millisecond)))
+	}
+	failing.Remove()
+	g.until("plain has 1 replica, when the API server works again", g.replicas(ice.Spec.DeploymentName, 1))
+}
+
+// persists refuses a Deployment three times. As there is none, no event of it wakes a
+// program that does not try again.
+func (g *grower) persists() {
+	g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3})
+	ice := g.f.create("refused", "refused", 0)
+	const again = "a Deployment refused, after the API server has answered three creates with 500"
+	if err := g.within(15*time.Second, g.replicas(ice.Spec.DeploymentName, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
+		g.c.Mistake("error not retried", again, err.Error())
+	}
+}
+
+// outdated changes an Icecream while a write for its former state is under way.
+func (g *grower) outdated(ice *v1alpha1.Icecream) {
+	name := ice.Spec.DeploymentName
+	w, err := g.f.deployments.Watch(g.c.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: g.f.deployment(name).ResourceVersion})
+	g.c.Must(err)
+	defer w.Stop()
+	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	defer let()
+	writes := faultproxy.Match{Group: "apps", Resource: "deployments", Name: name, If: faultproxy.Request.Write}
+	first := g.f.Proxy.MustInject(faultproxy.Rule{Match: writes, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}})
+	g.f.patch(ice.Name, `{"spec":{"replicas":3}}`)
+	struck := func(i *faultproxy.Injection, n int) func(context.Context) error {
+		return func(context.Context) error {
+			if i.Struck() < n {
+				return fmt.Errorf("%d of %d", i.Struck(), n)
+			}
+			return nil
+		}
+	}
+	g.until("a write for 3 replicas", struck(first, 1))
+	events := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Event: "MODIFIED", Object: ice.Name, Fault: faultproxy.Delay, Delay: time.Millisecond, Times: -1})
+	for i, replicas := range []string{"4", "5"} {
+		g.f.patch(ice.Name, `{"spec":{"replicas":`+replicas+`}}`)
+		g.until("events of the Icecream "+ice.Name, struck(events, i+1))
+	}
+	events.Remove()
+	g.looked()
+	let()
+	g.until(name+" has 5 replicas", g.replicas(name, 5))
+	var seen []int32
+	for last := int32(0); last != 5; {
+		event, ok := <-w.ResultChan()
+		if !ok {
+			g.c.T.Fatal("the watch has ended")
+		}
+		if d, ok := event.Object.(*appsv1.Deployment); ok && *d.Spec.Replicas != last {
+			last = *d.Spec.Replicas
+			seen = append(seen, last)
+		}
+	}
+	if slices.Contains(seen, 4) {
+		g.c.Mistake("a queue of objects", "3 replicas, and then 5, which the Icecream says since the write for 3 began", fmt.Sprintf("replicas %v: for a moment those of an Icecream as it had been", seen))
+	}
+}
+
+// checkLeave gives the name of a Deployment away before its Icecream comes.
+func checkLeave(c *check.C) {
+	g := newGrower(c)
+	g.f.foreign("cup")
+	g.start()
+	first := g.make("first", "shared", 1)
+	g.f.create("second", "shared", 2)
+	g.f.create("wants-cup", "cup", 3)
+	touched := func() {
+		for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "cup", If: faultproxy.Request.Write}) {
+			c.Mistake("taken over", "no write of the Deployment cup, which belongs to nobody", "the request "+r.String())
+		}
+		d, err := g.f.deployments.Get(c.Context(), "shared", metav1.GetOptions{})
+		c.Must(err)
+		if !metav1.IsControlledBy(d, first) || *d.Spec.Replicas != 1 {
+			c.Mistake("taken from another", "the Deployment shared as its owner, the Icecream first, wants it", fmt.Sprintf("%d replicas, and the ownerReferences %s", *d.Spec.Replicas, asJSON(d.OwnerReferences)))
+		}
+	}
+	// What is tried without end comes back at least so often while others are served.
+	const often = 12
+	for range 2 {
+		g.looked()
+		touched()
+	}
+	conflicts := g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool { return r.Code == http.StatusConflict }})
+	if conflicts >= often {
+		c.Mistake("retried without end", "a few creates, because the names are taken", fmt.Sprintf("%d creates that failed with 409 AlreadyExists", conflicts))
+	}
+	says := func(ctx context.Context) error {
+		touched()
+		for ice, deployment := range map[string]string{"wants-cup": "cup", "second": "shared"} {
+			found, err := g.f.icecreams.Get(ctx, ice, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(found.Status.Conditions, func(condition metav1.Condition) bool {
+				return condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, deployment)
+			}) {
+				return fmt.Errorf("the conditions of %s are %s", ice, asJSON(found.Status.Conditions))
+			}
+		}
+		return nil
+	}
+	const reports = "a condition with the status False whose message names the Deployment, for the Icecreams wants-cup and second"
+	if err := g.within(5*time.Second, says); err != nil {
+		c.Mistake("status silent", reports, err.Error())
+	}
+	c.Must(g.f.deployments.Delete(c.Context(), "cup", metav1.DeleteOptions{}))
+	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
+	free, err := g.f.icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
+	c.Must(err)
+	g.owns(free)
+}
+
+// checkReport reads the status while the Icecream changes, while nothing does, and while
+// the API server refuses the Deployment.
+func checkReport(c *check.C) {
+	g := newGrower(c)
+	ice := g.f.create("vanilla", "cone", 1)
+	ice.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand", LastTransitionTime: metav1.Now()}}
+	_, err := g.f.icecreams.UpdateStatus(c.Context(), ice, metav1.UpdateOptions{})
+	c.Must(err)
+	g.start()
+	is := func(replicas int32) func(context.Context) error {
+		return func(ctx context.Context) error {
+			for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "icecreams", If: faultproxy.Request.Write}) {
+				if r.Code == http.StatusOK {
+					c.Mistake("main endpoint", "a write of icecreams/status", "the request "+r.String())
+				}
+			}
+			now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			condition := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable)
+			switch {
+			case meta.FindStatusCondition(now.Status.Conditions, "Audited") == nil:
+				c.Mistake("others' condition dropped", "the condition Audited, which another program has written", "the conditions "+asJSON(now.Status.Conditions))
+			case now.Status.Replicas == nil || *now.Status.Replicas != replicas || now.Status.AvailableReplicas == nil || *now.Status.AvailableReplicas != replicas || condition == nil || condition.Status != metav1.ConditionTrue:
+				return errors.New("the status is " + asJSON(now.Status))
+			case now.Status.ObservedGeneration != now.Generation || condition.ObservedGeneration != now.Generation:
+				return errOldGeneration{fmt.Errorf("generation %d, and the status %s", now.Generation, asJSON(now.Status))}
+			}
+			return nil
+		}
+	}
+	reports := func(replicas int32) {
+		expected := fmt.Sprintf("replicas and availableReplicas %d, the condition Available=True, and for both observedGenerations the Icecream's generation", replicas)
+		err := g.within(check.Patience(15*time.Second), is(replicas))
+		if errors.As(err, new(errOldGeneration)) {
+			c.Mistake("old generation", expected, err.Error())
+		}
+		if err != nil {
+			c.Fail(expected, err.Error())
+		}
+	}
+	reports(1)
+
+	// A pod that has to be ready for longer is not available.
+	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":500}}`)
+	g.until("a Deployment without available pods", func(context.Context) error {
+		if d := g.f.deployment("cone"); d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas > 0 {
+			return errors.New("it has some")
+		}
+		return nil
+	})
+	g.looked()
+	const none = "availableReplicas 0 and Available=False, because the Deployment says that none of its pods is available"
+	if err := g.within(3*time.Second, func(ctx context.Context) error {
+		now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if ptr.Deref(now.Status.AvailableReplicas, 0) > 0 || !meta.IsStatusConditionFalse(now.Status.Conditions, v1alpha1.ConditionAvailable) {
+			return errors.New("the status is " + asJSON(now.Status))
+		}
+		return nil
+	}); err != nil {
+		c.Mistake("made up numbers", none, err.Error())
+	}
+	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
+	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	reports(2)
+
+	// Nothing changes that the status speaks of.
+	g.looked()
+	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
+	before := g.f.Proxy.Count(statusWrites)
+	g.f.patch("vanilla", `{"metadata":{"annotations":{"x":"y"}}}`)
+	g.f.patchDeployment("cone", `{"metadata":{"labels":{"x":"y"}}}`) // an annotation would give it another generation
+	g.looked()
+	if n := g.f.Proxy.Count(statusWrites) - before; n > 0 {
+		c.Mistake("every time", "no write of the status while nothing changes that it speaks of", fmt.Sprintf("%d writes after an annotation of the Icecream and a label of its Deployment", n))
+	}
+
+	refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	g.f.create("refused", "refused", 1)
+	const why = "a condition with the status False and the API server's message, while the API server refuses the Deployment with 403 Forbidden"
+	told := func(ctx context.Context) error {
+		now, err := g.f.icecreams.Get(ctx, "refused", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range now.Status.Conditions {
+			if condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, "injected by faultproxy") {
+				return nil
+			}
+		}
+		return errors.New("the conditions are " + asJSON(now.Status.Conditions))
+	}
+	g.until("a try to create the Deployment refused", func(context.Context) error {
+		if refused.Struck() == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	// A change of another Icecream that reaches its status shows that the program has had its time.
+	g.f.patch("vanilla", `{"spec":{"replicas":1}}`)
+	reports(1)
+	if err := g.within(5*time.Second, told); err != nil {
+		c.Mistake("error hidden", why, err.Error())
+	}
+	refused.Remove()
+	g.until("the Deployment refused, when the API server accepts it again", g.replicas("refused", 1))
+}
+
+// errOldGeneration is what a status lacks that is right but for its generation.
+type errOldGeneration struct{ error }
+
+// judging is held by the check that uses the judge, of which a clone has one.
+var judging sync.Mutex
+
+// checkSurvive has the judge find out what becomes of the program when something goes wrong.
+func checkSurvive(c *check.C) {
+	g := newGrower(c)
+	g.start()
+	g.until("a controller that watches Icecreams", func(context.Context) error {
+		if len(g.f.requests("watch*", "icecreams")) == 0 {
+			return errors.New("no watch of icecreams is open")
+		}
+		return nil
+	})
+	g.f.Kill()
+	judging.Lock()
+	defer judging.Unlock()
+	// A process of its own, because it makes a cluster and client-go keeps what it knows of one.
+	judged := c.Env.Run(testenv.Command{Path: c.Env.Program("./cmd/judge"), Timeout: 8 * time.Minute,
+		Args: []string{"-json", "-level", "3", "-contract", "simple", "-controller", "'" + g.f.Command.Path + "' -namespace {{.Namespace}}"}})
+	var verdict judge.Verdict
+	if err := json.Unmarshal([]byte(judged.Stdout), &verdict); err != nil {
+		c.Fail("a program that can be judged", judged.Stderr)
+	}
+	for _, r := range verdict.Cases {
+		if r.Verdict == "passed" {
+			continue
+		}
+		expected := fmt.Sprintf("level %d of the judge, %s", r.Level, r.Case)
+		held := strings.Join(append([]string{r.Diagnosis}, append(r.Details, r.Requests...)...), "\n")
+		c.Mistake([]string{"", "does not work", "does not survive itself", "does not survive the wire"}[r.Level], expected, held)
+	}
+}

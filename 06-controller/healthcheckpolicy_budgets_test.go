@@ -1,0 +1,206 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// dryRuns are the requests that ask whether a pod could be evicted.
+var dryRuns = faultproxy.Match{Verb: "create", Resource: "pods/eviction", If: func(r faultproxy.Request) bool { return !r.Write() }}
+
+// What an eviction costs does not depend on how many pods wait for theirs. Neither
+// changes of those pods nor of budgets make the controller ask about each of them.
+func TestAnEvictionCostsFewRequests(t *testing.T) {
+	t.Parallel()
+	const candidates, changes = 600, 3
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	errs := make([]error, candidates)
+	workqueue.ParallelizeUntil(f.Context(), 8, candidates, func(i int) {
+		_, errs[i] = f.pods.Create(f.Context(), newPod(fmt.Sprintf("pod-%03d", i), withoutProbes, owned), metav1.CreateOptions{})
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	throttled := hindered("Throttled", fmt.Sprintf("Throttled: %d pods", candidates-1))
+	f.expect("example", counted(candidates-1, 0), throttled)
+	first := f.expectEvicted(1)[0]
+
+	// Pods and budgets change, and at the end the controller has looked at it all.
+	for i := range changes {
+		f.edit(fmt.Sprintf("pod-%03d", candidates-1-i), `{"metadata":{"annotations":{"x":"y"}}}`)
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("budget-%d", i)},
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}}}
+		if _, err := f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace).Create(f.Context(), budget, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.pod("good", withProbes)
+	f.expect("example", counted(candidates-1, 1), throttled)
+
+	further := slices.DeleteFunc(f.Proxy.Requests(faultproxy.Match{}), func(r faultproxy.Request) bool {
+		return r.ID <= first.ID || strings.HasPrefix(r.Verb, "watch")
+	})
+	if len(further) > 10+changes {
+		t.Errorf("%d further requests after an eviction, of which %d are dry runs; want at most %d", len(further), len(f.Proxy.Requests(dryRuns))-1, 10+changes)
+	}
+}
+
+// Nobody asks about a pod whose budget says no. The budget's next event brings the eviction.
+func TestABudgetThatAllowsWakesThePolicy(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for _, name := range []string{"a", "b"} {
+		f.pod(name, withoutProbes, owned, labelled("app", "guarded"))
+		f.phase(name, corev1.PodRunning)
+	}
+	f.budget("budget", 2)
+	f.policy("example", specOf("kill", every(600)))
+	f.Command.Args = append(f.Command.Args, "-resync", "1s")
+	f.Start()
+	f.expect("example", counted(2, 0), hindered("DisruptionBudget", "DisruptionBudget: 2 pods"), neverEvicted)
+	f.resyncs(4)
+	if asked := f.Proxy.Requests(dryRuns); len(asked) > 0 {
+		t.Errorf("the budget has said no, and the API server was asked %d times", len(asked))
+	}
+	patch := []byte(`{"spec":{"minAvailable":1}}`)
+	if _, err := f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace).Patch(f.Context(), "budget", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.expectEvicted(1)
+	// The other one has to wait, for the budget and not for the interval, as the first status says.
+	f.expect("example", counted(1, 0), hindered("DisruptionBudget", "DisruptionBudget: 1 pod"))
+	if asked := f.Proxy.Requests(dryRuns); len(asked) != 1 {
+		t.Errorf("%d dry runs, want that of the pod that was evicted", len(asked))
+	}
+}
+
+// A budget with the policy AlwaysAllow protects no pod that is not ready. A change of
+// the pod's readiness alone is no change to a policy that marks.
+func TestKillOfAPodThatIsNoLongerReady(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes, f.controlled(), labelled("app", "guarded"))
+	f.phase("a", corev1.PodRunning)
+	f.budget("budget", 1)
+	f.policy("example", specOf("kill"))
+	f.expect("example", counted(1, 0), hindered("DisruptionBudget", "DisruptionBudget: 1 pod"))
+	patch := []byte(`{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}`)
+	if _, err := f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace).Patch(f.Context(), "budget", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.edit("a", `{"metadata":{"annotations":{"x":"y"}}}`)
+	unready := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)
+	if _, err := f.pods.Patch(f.Context(), "a", types.StrategicMergePatchType, unready, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	f.alive()
+	f.expect("example", counted(0, 0), done)
+}
+
+// The wall clock jumps an hour ahead. The process's own clock does not.
+func TestKillAfterTheClockWasSetForward(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	offset := filepath.Join(t.TempDir(), "offset")
+	f.Command.Env = append(f.Command.Env, crash.JumpingClockEnv+"="+offset)
+	f.Command.Path = f.Program("./06-controller/healthcheckpolicy", testenv.AddFile("jumping_clock.go", crash.JumpingClockSource),
+		testenv.Replace("main.go", crash.RealClock, crash.JumpingClock))
+	owned := f.controlled()
+	f.pod("a", withoutProbes, owned)
+	f.pod("b", withoutProbes, owned)
+	f.policy("example", specOf("kill", every(600)))
+	f.Command.Args = append(f.Command.Args, "-resync", "1s")
+	f.Start()
+	f.expect("example", counted(1, 0), hindered("Throttled", "Throttled: 1 pod"))
+	if err := os.WriteFile(offset, []byte("1h"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.resyncs(3)
+	if all := f.evicted(); len(all) != 1 {
+		t.Errorf("%d evictions within 600 s, because the clock was set forward", len(all))
+	}
+}
+
+// Without the feature gate AtomicFIFO no cache knows its resourceVersion.
+func TestMarksAreTakenBackWithoutAtomicFIFO(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	f.Command.Env = append(f.Command.Env, "KUBE_FEATURE_AtomicFIFO=false")
+	f.pod("a", withoutProbes)
+	f.policy("example", specOf("label"))
+	f.Start()
+	f.expect("example", counted(1, 0), done)
+	f.expectMarks(map[string]string{"a": "true"})
+	f.removed("example")
+	f.expectMarks(map[string]string{})
+}
+
+// Without its finalizer a policy is gone for ever, so the controller looks at the live one first.
+func TestFinalizerIsRemovedFromALivePolicy(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.policy("example", specOf("label"))
+	f.expect("example", counted(1, 0), done)
+	f.removed("example")
+	f.Writes() // all have their answers
+	var asked []string
+	for _, r := range f.Proxy.Requests(faultproxy.Match{Name: "example"}) {
+		asked = append(asked, r.String())
+	}
+	if want := []string{"200 get healthcheckpolicies/example", "200 patch healthcheckpolicies/example"}; len(asked) < 2 || !slices.Equal(asked[len(asked)-2:], want) {
+		t.Errorf("the last requests about the policy are not %v:\n%s", want, strings.Join(asked, "\n"))
+	}
+}
+
+// Many pods are marked in one pass: one Event says so, and how many they are.
+func TestOneEventForManyPods(t *testing.T) {
+	t.Parallel()
+	const pods = 40
+	f := newPolicyTest(t)
+	for i := range pods {
+		f.pod(fmt.Sprintf("pod-%02d", i), withoutProbes)
+	}
+	f.policy("example", specOf("label"))
+	f.Start()
+	f.expect("example", counted(pods, 0), done)
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		list, err := f.Client.EventsV1().Events(f.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var notes []string
+		for _, e := range list.Items {
+			if e.ReportingController == "healthcheckpolicy" {
+				notes = append(notes, e.Note)
+			}
+		}
+		if want := fmt.Sprintf(" (and %d more)", pods-1); len(notes) != 1 || !strings.HasSuffix(notes[0], want) {
+			return fmt.Errorf("%d Events, want one that ends with%s: %q", len(notes), want, notes)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,217 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+)
+
+// refusedWith checks that the status reports a refusal, and what the server has said.
+func refusedWith(said string) func(*v1alpha1.Icecream) error {
+	return func(ice *v1alpha1.Icecream) error {
+		if err := condition("Available", metav1.ConditionFalse, "Refused")(ice); err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(ice.Status.Conditions, "Available"); !strings.Contains(c.Message, said) {
+			return fmt.Errorf("message %q, want %q in it", c.Message, said)
+		}
+		return nil
+	}
+}
+
+// tried waits until the controller has sent that many requests of a kind.
+func (f *icecreamTest) tried(verb string, times int) {
+	f.T.Helper()
+	f.Eventually(time.Minute, func(context.Context) error {
+		if n := len(f.requests(verb, "deployments")); n < times {
+			return fmt.Errorf("%d requests to %s a Deployment, want %d", n, verb, times)
+		}
+		return nil
+	})
+}
+
+// One alarm is enough for one refusal, however often it is tried again.
+func (f *icecreamTest) oneAlarm() {
+	f.T.Helper()
+	if n := strings.Count(f.Process.Stderr(), "Trying again later"); n != 1 {
+		f.T.Errorf("%d alarms:\n%s", n, f.Process.Stderr())
+	}
+}
+
+func TestIcecreamReportsAQuota(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	quotas := f.Client.CoreV1().ResourceQuotas(f.Namespace)
+	none := corev1.ResourceList{"count/deployments.apps": resource.MustParse("0")}
+	if _, err := quotas.Create(f.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}},
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		quota, err := quotas.Get(ctx, "none", metav1.GetOptions{})
+		if err == nil && len(quota.Status.Hard) == 0 {
+			err = errors.New("the quota is not in force")
+		}
+		return err
+	})
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	ice := f.until("vanilla", refusedWith("exceeded quota: none"))
+	if err := condition("Owned", metav1.ConditionFalse, "Refused")(ice); err != nil {
+		t.Error(err)
+	}
+	f.tried("create", 8)
+	if n := len(f.requests("update", "icecreams/status")); n != 1 {
+		t.Errorf("%d writes of the status", n)
+	}
+	f.oneAlarm()
+
+	// Another namespace's quota would be as full as this one: only a change of the
+	// Icecream says that it may be worth another try, and that one is made at once.
+	if err := quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.patch("vanilla", `{"spec":{"replicas":1}}`)
+	f.until("vanilla", isAvailable)
+}
+
+func TestIcecreamReportsARefusedCorrection(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	refusing := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"},
+		Fault: faultproxy.Answer, Code: http.StatusUnprocessableEntity, Times: -1})
+	f.patch("vanilla", `{"spec":{"replicas":1}}`)
+	ice := f.until("vanilla", refusedWith("injected by faultproxy"))
+	if err := condition("Owned", metav1.ConditionTrue, "Created")(ice); err != nil {
+		t.Error(err)
+	}
+	f.tried("patch", 8)
+	f.oneAlarm()
+	refusing.Remove()
+	f.patchDeployment("cone", `{"metadata":{"annotations":{"look":"again"}}}`)
+	f.until("vanilla", isAvailable)
+}
+
+// The only worker is free while the server's Retry-After lasts.
+func TestIcecreamRetryAfterFreesTheWorker(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	f.Start("-workers", "1")
+	for _, name := range []string{"late", "early"} {
+		f.create(name, name, 0)
+		f.until(name, isAvailable)
+	}
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments", Name: "late"},
+		Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second})
+	f.patchDeployment("late", `{"spec":{"replicas":1}}`)
+	f.Struck(busy, 1)
+	f.patchDeployment("early", `{"spec":{"replicas":1}}`)
+	// A correction that meets a conflict is sent again, and that changes nothing about the order.
+	var order []string
+	f.Eventually(time.Minute, func(context.Context) error {
+		order = nil
+		for _, r := range f.requests("patch", "deployments") {
+			order = append(order, r.Name)
+		}
+		if order = slices.Compact(order); len(order) < 3 {
+			return fmt.Errorf("corrected: %q", order)
+		}
+		return nil
+	})
+	if got := strings.Join(order, ", "); got != "late, early, late" {
+		t.Errorf("corrected: %s", got)
+	}
+}
+
+// The user takes a change of the name back, and the controller does not hear of it.
+func TestIcecreamRetiresNothingOnAStaleSpec(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isAvailable)
+	cone := f.deployment("cone")
+	var held *faultproxy.Injection
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.CallAnswered,
+		Call: func(context.Context, faultproxy.Request) error {
+			held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+			f.patch("vanilla", `{"spec":{"deploymentName":"cone"}}`)
+			return nil
+		}})
+	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		d, err := f.deployments.Get(ctx, "cup", metav1.GetOptions{})
+		if err == nil && d.Status.ObservedGeneration != d.Generation {
+			err = errors.New("the new Deployment is not available")
+		}
+		return err
+	})
+	// It has looked at an available cup: by asking for the Icecream, or by deleting.
+	f.Eventually(time.Minute, func(context.Context) error {
+		if len(f.requests("get", "icecreams"))+len(f.requests("delete", "deployments")) == 0 {
+			return errors.New("the controller has not looked at the new Deployment")
+		}
+		return nil
+	})
+	if err := f.Hold(time.Second, func() error {
+		if d := f.deployment("cone"); d.UID != cone.UID || d.DeletionTimestamp != nil {
+			return errors.New("the Deployment that the live spec names was deleted")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	held.Remove()
+	f.gone("cup")
+	f.until("vanilla", isAvailable)
+	if d := f.deployment("cone"); d.UID != cone.UID {
+		t.Error("the Deployment was made again")
+	}
+}
+
+// The Icecream is deleted with --cascade=foreground, so it outlives its
+// Deployment, and the controller hears of the Deployment only.
+func TestIcecreamDoesNotRaceTheGarbageCollector(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	delivered := deliveries(t, f.Proxy)
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	ice := f.until("vanilla", isAvailable)
+	f.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
+	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+		t.Fatal(err)
+	}
+	f.Eventually(collected, func(ctx context.Context) error {
+		if _, err := f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the Icecream is still there (%v)", err)
+		}
+		if len(f.requests("get", "icecreams"))+len(f.requests("create", "deployments")) < 2 {
+			return errors.New("the controller has not heard that the Deployment is gone")
+		}
+		return nil
+	})
+	if n := len(f.requests("create", "deployments")); n != 1 {
+		t.Errorf("%d Deployments were made for an Icecream that is being deleted", n-1)
+	}
+	held.Remove()
+}

@@ -1,0 +1,92 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// ErrStale says that the cache is known to be behind. The key comes back as after
+// any error, but nobody is alarmed. A conflict (409) counts as the same.
+var ErrStale = errors.New("the cache is behind")
+
+// RetryAfter is the longest wait that the server has asked for in one of the
+// joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
+func RetryAfter(err error) time.Duration {
+	var longest time.Duration
+	for _, e := range parts(err) {
+		seconds, _ := apierrors.SuggestsClientDelay(e)
+		longest = max(longest, time.Duration(seconds)*time.Second)
+	}
+	return longest
+}
+
+// maxSaid is how many bytes of a server's message are kept. Whoever writes a webhook decides on its length.
+const maxSaid = 1024
+
+// Refused returns what the server said if the same request will meet the same
+// answer again, until somebody changes something: a quota, a webhook, a policy, a
+// right that is missing. It is empty for every other error. A controller puts it
+// into the status of the object, and returns the error: the loop tries again later
+// and later, or with the next event, and raises one alarm for one refusal.
+func Refused(err error) string {
+	said := ""
+	for _, e := range parts(err) {
+		if stale(e) {
+			continue // such as the status that should have reported the refusal
+		}
+		var status apierrors.APIStatus
+		if !errors.As(e, &status) {
+			return ""
+		}
+		s := status.Status()
+		switch code := int(s.Code); {
+		case code < 400, code >= 500:
+			return ""
+		case code == http.StatusUnauthorized: // nobody could write a status, either
+			return ""
+		case code == http.StatusNotFound, code == http.StatusTooManyRequests:
+			return ""
+		case said == "" && s.Message == "":
+			said = fmt.Sprintf("%d %s", code, http.StatusText(code))
+		case said == "":
+			said = s.Message
+		}
+	}
+	if len(said) > maxSaid {
+		said = strings.ToValidUTF8(said[:maxSaid-3], "") + "..."
+	}
+	return said
+}
+
+func stale(err error) bool {
+	for _, e := range parts(err) {
+		if !apierrors.IsConflict(e) && !errors.Is(e, ErrStale) {
+			return false // one of them deserves an alarm
+		}
+	}
+	return err != nil
+}
+
+// parts returns the errors that were joined to one.
+func parts(err error) []error {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, part := range e.Unwrap() {
+			all = append(all, parts(part)...)
+		}
+		return all
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return parts(inner)
+		}
+	}
+	return []error{err}
+}

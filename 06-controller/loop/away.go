@@ -1,0 +1,45 @@
+package loop
+
+import (
+	"net/http"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+)
+
+// An API server that refuses connections is away: it restarts, or is being replaced.
+// client-go's informers and this queue would wait longer after each try, so that both
+// would go on waiting long after it is back. A connection that nobody accepts costs
+// the server nothing, so they look for it about once a second.
+const lookForServer = time.Second
+
+// WaitForServer makes the watches of a config's clients wait while the API server is
+// away. An informer then goes on within two seconds of its return; without this, its own
+// back-off doubles up to half a minute.
+func WaitForServer(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitForServer{next} })
+}
+
+type waitForServer struct{ next http.RoundTripper }
+
+func (w waitForServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	for {
+		answer, err := w.next.RoundTrip(r)
+		if !away(err) || r.URL.Query().Get("watch") != "true" {
+			return answer, err
+		}
+		timer := time.NewTimer(untilNextLook())
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+func away(err error) bool { return err != nil && utilnet.IsConnectionRefused(err) }
+
+func untilNextLook() time.Duration { return wait.Jitter(lookForServer, 1) }

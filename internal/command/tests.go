@@ -1,0 +1,256 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/progress"
+	"github.com/k8s-go/workshop/internal/testrun"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// test runs the unit tests and every step's e2e tests on one cluster.
+func test(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return testOnCluster(ctx, ws, "./...", 2, all)
+}
+
+// testE2E leaves out what would show nothing new on a second cluster: the unit tests, and
+// those of the workshop's own machinery.
+func testE2E(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	return testOnCluster(ctx, ws, "./...", 2, func(p testrun.Package) bool { return p.NeedsCluster && ofAStep.MatchString(p.ImportPath) })
+}
+
+// ofAStep matches the packages in the numbered folders.
+var ofAStep = regexp.MustCompile(`/\d\d-[a-z-]+(/|$)`)
+
+func all(testrun.Package) bool { return true }
+
+// testStep runs one step's e2e tests. A step that is tested alone mostly waits for
+// its own controllers, so more of it runs at once.
+func testStep(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	s, err := ws.Step(os.Getenv("N"))
+	if err != nil {
+		return err
+	}
+	return testOnCluster(ctx, ws, "./"+s.Name+"/...", 4, all)
+}
+
+func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, atOnce int, wanted func(testrun.Package) bool) error {
+	// One mistake of each exercise is tried; another seed tries others.
+	seed := os.Getenv(exercise.SeedEnv)
+	if seed == "" {
+		seed = strconv.Itoa(rand.IntN(1_000_000))
+	}
+	fmt.Printf("Exercises: make prove SEED=%s tries the same mistakes again, make prove all of them\n", seed)
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		packages, err := listTests(ctx, ws, pattern)
+		if err != nil {
+			return err
+		}
+		packages = slices.DeleteFunc(packages, func(p testrun.Package) bool { return !wanted(p) })
+		// Real containers take the processor that simulated ones leave to the tests.
+		if containers, err := c.Containers(ctx); err != nil || containers {
+			atOnce = 1
+		}
+		return runTests(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), packages, atOnce)
+	})
+}
+
+// testUnit runs the tests that need no cluster.
+func testUnit(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	packages, err := listTests(ctx, ws, "./...")
+	if err != nil {
+		return err
+	}
+	return runTests(ctx, ws, workspace.Environ(), slices.DeleteFunc(packages, func(p testrun.Package) bool { return p.NeedsCluster }), 2)
+}
+
+// racing are the packages with goroutines of their own, in their tests or in the
+// programs that these start: the loop and the controllers, and what serves several
+// requests at the same time.
+const racing = "./06-controller/... ./07-in-cluster/... ./internal/exercise/check ./internal/faultproxy/... ./internal/poll ./internal/proc ./internal/web ./internal/xray/..."
+
+// notRacing are those of their tests that start nothing else than the others do: lessons,
+// programs with a mistake, what runs in pods, what is checked by a list, and two that
+// send megabytes, for which the race detector takes minutes.
+const notRacing = "-skip=^Test(README|WholeLessonInATerminal|LongLineIsBounded|MessagesAreBounded|Exercises|FindTheBugs|Guards|InCluster|RightsGranted.*|New.*|.*Sees?(TheWrong|AWrong|AnOld).*)$"
+
+// testRace runs the tests that can race under the race detector, and builds the
+// programs that they start with it.
+func testRace(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	// See workspace.Environ.
+	if err := errors.Join(os.Setenv("GOFLAGS", "-buildvcs=false -race"), os.Setenv("CGO_ENABLED", "1")); err != nil {
+		return err
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		packages, err := listTests(ctx, ws, racing)
+		if err != nil {
+			return err
+		}
+		lanes := testrun.Lanes(packages, 4)
+		for i := range lanes {
+			lanes[i] = append([]string{notRacing}, lanes[i]...)
+		}
+		return testrun.Run{Dir: ws.Root, Env: c.Environ(), Out: os.Stdout, Lanes: lanes}.Tests(ctx)
+	})
+}
+
+// testBrowser clicks through the page of make web in a real browser.
+func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	browser := findBrowser()
+	if browser == nil {
+		return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		return execute(ctx, ws, append(c.Environ(), browser...), "go", "test", workspace.BrowserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
+	})
+}
+
+// findBrowser returns the variable that names a browser to tests, if there is one.
+func findBrowser() []string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if browser, err := exec.LookPath(name); err == nil {
+			return []string{"WORKSHOP_BROWSER=" + browser}
+		}
+	}
+	return nil
+}
+
+// chaos plays every fault to the controllers of step 06, on a cluster of its own:
+// for so many seeds, or for one that is given. Or it ends the leader of step 07 that
+// many times.
+func chaos(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	if failovers := os.Getenv("FAILOVERS"); failovers != "" {
+		return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+			return execute(ctx, ws, append(c.Environ(), "FAILOVERS="+failovers), "go", "test", "-vet=off", "-count=1", "-v", "-timeout=60m", "-run=^TestInCluster$", "./07-in-cluster")
+		})
+	}
+	flags := []string{"-seeds", cmp.Or(os.Getenv("SEEDS"), "1")}
+	if seed := os.Getenv("SEED"); seed != "" {
+		flags = []string{"-seed", seed}
+	}
+	program := ws.Path("chaos", "chaos")
+	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./cmd/chaos"); err != nil {
+		return err
+	}
+	return execute(ctx, ws, workspace.Environ(), program, flags...)
+}
+
+// judgeController plays everything that can go wrong to any controller; see internal/judge.
+// Its exit code is the judge's.
+func judgeController(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	program := ws.Path("judge", "judge")
+	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./cmd/judge"); err != nil {
+		return err
+	}
+	flags := []string{"-controller", os.Getenv("CONTROLLER"), "-contract", os.Getenv("CONTRACT"), "-case", os.Getenv("CASE"), "-cluster", os.Getenv("CLUSTER")}
+	for _, name := range []string{"LEVEL", "SEEDS", "SEED", "REPLAY"} {
+		if value := os.Getenv(name); value != "" {
+			flags = append(flags, "-"+strings.ToLower(name), value)
+		}
+	}
+	for _, name := range []string{"JSON", "SHRINK"} {
+		if os.Getenv(name) != "" {
+			flags = append(flags, "-"+strings.ToLower(name))
+		}
+	}
+	err := execute(ctx, ws, workspace.Environ(), program, flags...)
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && ended.ExitCode() > 0 {
+		return &runner.Exit{Code: ended.ExitCode()} // it has said why
+	}
+	return err
+}
+
+func listTests(ctx context.Context, ws workspace.Workspace, pattern string, flags ...string) ([]testrun.Package, error) {
+	done := progress.Start(os.Stdout, "Compiling the tests")
+	packages, err := testrun.List(ctx, ws.Root, pattern, flags...)
+	done(err)
+	return packages, err
+}
+
+func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package, atOnce int) error {
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: testrun.Lanes(packages, atOnce)}.Tests(ctx)
+}
+
+// bench runs the benchmarks, or those of one step, one package after the other, on a
+// cluster that nothing else uses.
+func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	pattern := "./..."
+	if want := os.Getenv("N"); want != "" {
+		s, err := ws.Step(want)
+		if err != nil {
+			return err
+		}
+		pattern = "./" + s.Name + "/..."
+	}
+	packages, err := listTests(ctx, ws, pattern, workspace.BrowserTests)
+	if err != nil {
+		return err
+	}
+	args := []string{"test", workspace.BrowserTests, "-p=1", "-vet=off", "-run=^$", "-bench=.", "-timeout=60m"}
+	benchmarks := 0
+	for _, p := range packages {
+		if p.Benchmarks {
+			args = append(args, p.ImportPath)
+			benchmarks++
+		}
+	}
+	if benchmarks == 0 {
+		return fmt.Errorf("%s has no benchmarks", pattern)
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		return execute(ctx, ws, append(c.Environ(), findBrowser()...), "go", args...)
+	})
+}
+
+// prove runs the checks of exercises against all the mistakes that they know, of
+// all steps or of one; with a seed, against one mistake of each task.
+func prove(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	run := "^" + exercise.TestName + "$"
+	var steps []string
+	if os.Getenv("N") != "" || os.Getenv("TASK") != "" {
+		tasks, err := runner.NamedTasks(ws)
+		if err != nil {
+			return err
+		}
+		steps = []string{tasks[0].Step.Name}
+		if os.Getenv("TASK") != "" {
+			run += "/^" + tasks[0].Name + "$"
+		}
+	} else {
+		tasks, err := exercise.All(ws)
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			if !slices.Contains(steps, t.Step.Name) {
+				steps = append(steps, t.Step.Name)
+			}
+		}
+	}
+	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		packages := make([]testrun.Package, len(steps))
+		for i, step := range steps {
+			packages[i] = testrun.Package{ImportPath: "./" + step}
+		}
+		lanes := testrun.Lanes(packages, 1)
+		for i := range lanes {
+			lanes[i] = append([]string{"-run=" + run}, lanes[i]...)
+		}
+		env := append(c.Environ(), exercise.SeedEnv+"="+cmp.Or(os.Getenv("SEED"), "all"))
+		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes}.Tests(ctx)
+	})
+}

@@ -1,0 +1,421 @@
+// Package runner holds the commands with which a learner works on exercises.
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/terminal"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// An Exit ends the program with a code, once all has been said.
+type Exit struct{ Code int }
+
+func (e *Exit) Error() string { return fmt.Sprintf("exit status %d", e.Code) }
+
+// couldNotCheck says why there is no verdict. That is no failure of the learner's.
+func couldNotCheck(err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "error: this could not be checked: %v\n", err)
+	return &Exit{Code: 2}
+}
+
+// variables are what the Makefile passes on.
+type variables struct {
+	step, task string
+}
+
+func given() variables {
+	v := variables{step: os.Getenv("N"), task: os.Getenv("TASK")}
+	if step, _, ok := strings.Cut(v.task, "."); ok && v.step == "" {
+		v.step = step // TASK=3.2 says it all
+	}
+	return v
+}
+
+// NamedTasks returns the tasks that N and TASK name: without TASK, all of the step.
+func NamedTasks(ws workspace.Workspace) ([]exercise.Task, error) { return namedTasks(ws, given()) }
+
+func namedTasks(ws workspace.Workspace, v variables) ([]exercise.Task, error) {
+	step, err := ws.Step(v.step)
+	if err != nil {
+		return nil, err
+	}
+	return exercise.Find(step, v.task)
+}
+
+// currentTask returns the task that TASK names, else the first that is begun and has not passed.
+func currentTask(ws workspace.Workspace, v variables) (exercise.Task, exercise.State, error) {
+	tasks, err := namedTasks(ws, v)
+	if err != nil {
+		return exercise.Task{}, exercise.State{}, err
+	}
+	var left []exercise.Task // which have not passed
+	for _, t := range tasks {
+		s, err := t.State(ws)
+		if err != nil {
+			return t, s, err
+		}
+		if v.task == "" && s.Passed != nil {
+			continue
+		}
+		if t.Begun(ws) {
+			return t, s, nil
+		}
+		left = append(left, t)
+	}
+	if len(left) > 0 {
+		return left[0], exercise.State{}, fmt.Errorf("task %s is not begun: make exercise %s writes your copy", left[0].ID(), left[0].Args())
+	}
+	return exercise.Task{}, exercise.State{}, fmt.Errorf("all tasks of step %d have passed; name one with TASK=%s", tasks[0].Step.Number, tasks[0].Name)
+}
+
+// Begin writes the learner's copies of tasks that are not there yet.
+func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
+	v := given()
+	tasks, err := namedTasks(ws, v)
+	if err != nil {
+		return err
+	}
+	begun := 0
+	var kept []error
+	for _, t := range tasks {
+		if t.Begun(ws) && !t.Shares() {
+			kept = append(kept, t.Begin(ws)) // which says what to do
+			continue
+		}
+		if err := t.Begin(ws); err != nil {
+			return err
+		}
+		begun++
+		showTask(t)
+	}
+	if begun == 0 {
+		return errors.Join(kept...)
+	}
+	for _, err := range kept {
+		fmt.Printf("Note: %v\n", err)
+	}
+	fmt.Printf("\n%s says whether it is done, %s does so at each save, and %s helps.\n",
+		terminal.Bold.Paint(os.Stdout, fmt.Sprintf("make check N=%d", tasks[0].Step.Number)), fmt.Sprintf("make watch N=%d", tasks[0].Step.Number), fmt.Sprintf("make hint N=%d", tasks[0].Step.Number))
+	return nil
+}
+
+func showTask(t exercise.Task) {
+	fmt.Printf("%s\n", terminal.Bold.Paint(os.Stdout, fmt.Sprintf("%s %s: %s (about %d minutes)", t.ID(), t.Name, t.Title, t.Minutes)))
+	for line := range strings.Lines(strings.TrimSpace(t.Do)) {
+		fmt.Printf("  %s\n", strings.TrimRight(line, "\n"))
+	}
+	var files []string
+	for _, e := range t.Open {
+		if file := t.Shown(e.File); !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+	}
+	fmt.Printf("  Write it in %s\n", strings.Join(files, " and "))
+}
+
+// Reset sets the learner's copy aside and writes a new one.
+func Reset(_ context.Context, ws workspace.Workspace, _ []string) error {
+	v := given()
+	if v.task == "" {
+		return errors.New("which task? make reset takes TASK=name or number, besides N")
+	}
+	tasks, err := namedTasks(ws, v)
+	if err != nil {
+		return err
+	}
+	t := tasks[0]
+	aside, err := t.SetAside(ws, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := t.Begin(ws); err != nil {
+		return err
+	}
+	fmt.Printf("Your files are in %s; %s is as in the beginning\n", aside, t.Shown(""))
+	return nil
+}
+
+// Check checks the learner's tasks. Its exit code is 1 if one has not passed, and
+// 2 if it could not find out.
+func Check(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	tasks, err := tasksToCheck(ws, given())
+	if err != nil {
+		return couldNotCheck(err)
+	}
+	passed, err := checkTasks(ctx, ws, tasks)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return couldNotCheck(err)
+	case !passed:
+		return &Exit{Code: 1}
+	}
+	return nil
+}
+
+// tasksToCheck returns the tasks that a command checks. Where tasks share a folder,
+// these are the one that TASK names and those before it; without TASK, those up to the
+// first that has not passed, because the next ones build on it.
+func tasksToCheck(ws workspace.Workspace, v variables) ([]exercise.Task, error) {
+	tasks, err := namedTasks(ws, v)
+	if err != nil {
+		return nil, err
+	}
+	if v.task != "" {
+		return tasks[0].UpTo()
+	}
+	var due []exercise.Task
+	open := map[string]bool{} // shared folders with a task that has not passed
+	for _, t := range tasks {
+		s, err := t.State(ws)
+		if err != nil {
+			return nil, err
+		}
+		if !open[t.Folder] {
+			due = append(due, t)
+		}
+		open[t.Folder] = t.Shares() && (open[t.Folder] || s.Passed == nil)
+	}
+	return due, nil
+}
+
+// checkTasks checks tasks of one step, shows the verdicts and remembers them.
+func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Task) (passed bool, err error) {
+	var begun []exercise.Task
+	for _, t := range tasks {
+		if t.Begun(ws) {
+			begun = append(begun, t)
+		}
+	}
+	verdicts := map[string]exercise.Verdict{}
+	if len(begun) > 0 {
+		if verdicts, err = runChecks(ctx, ws, begun); err != nil {
+			return false, err
+		}
+	}
+	width := 0
+	for _, t := range tasks {
+		width = max(width, len(t.Name))
+	}
+	passed = true
+	var details []func()
+	for _, t := range tasks {
+		v, checked := verdicts[t.Name]
+		line := ""
+		switch {
+		case !checked:
+			line = "not begun: make exercise " + t.Args()
+		case v.Outcome == exercise.Passed:
+			line = terminal.Green.Paint(os.Stdout, "passed")
+		case v.Outcome == exercise.Open:
+			line = t.NotDone()
+		case v.Outcome == exercise.Broken:
+			line = "does not compile"
+			if t.Program == "" {
+				line = "cannot be run"
+			}
+		default:
+			line = "not right yet"
+			if v.Mistake != "" {
+				line += ": " + v.Mistake
+			}
+		}
+		fmt.Printf("%s %-*s  %s\n", t.ID(), width, t.Name, line)
+		if checked {
+			if err := remember(ws, t, v); err != nil {
+				return false, err
+			}
+		}
+		if v.Outcome != exercise.Passed {
+			passed = false
+			if checked {
+				details = append(details, func() { Explain(t, v) })
+			}
+		}
+	}
+	switch {
+	case details != nil:
+		for _, explain := range details {
+			fmt.Println()
+			explain()
+		}
+	case passed:
+		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
+	}
+	return passed, nil
+}
+
+// Explain says what is not right, and where.
+func Explain(t exercise.Task, v exercise.Verdict) {
+	if v.Outcome == exercise.Broken {
+		fmt.Println(v.Output)
+		return
+	}
+	// Editors know this form: file, line, message.
+	message := "not right yet"
+	switch {
+	case v.Outcome == exercise.Open:
+		message = t.NotDone()
+	case v.Mistake != "":
+		message = v.Mistake
+		if m, ok := t.Mistake(v.Mistake); ok {
+			message += ": " + strings.Join(strings.Fields(m.Says), " ")
+		}
+	}
+	fmt.Printf("%s:%d: %s\n", t.Shown(v.File), v.Line, message)
+	if v.Outcome == exercise.Failed {
+		fmt.Printf("  expected  %s\n  held      %s\n", indent(v.Expected), indent(v.Held))
+	}
+	fmt.Printf("  hint      make hint %s\n", t.Args())
+}
+
+func indent(text string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n            ")
+}
+
+func remember(ws workspace.Workspace, t exercise.Task, v exercise.Verdict) error {
+	s, err := t.State(ws)
+	if err != nil {
+		return err
+	}
+	changed, err := t.Changed(s)
+	if err != nil {
+		return err
+	}
+	if len(changed) > 0 {
+		fmt.Printf("Note: since you began, the workshop has changed %s of task %s; make reset %s sets yours aside and begins with the new one\n",
+			strings.Join(changed, " and "), t.ID(), t.Args())
+	}
+	s.Checks++
+	s.Mistake = v.Mistake
+	if v.Outcome == exercise.Passed && s.Passed == nil {
+		now := time.Now().UTC().Truncate(time.Second)
+		s.Passed = &now
+	}
+	return t.SetState(ws, s)
+}
+
+// Hint shows one more hint.
+func Hint(_ context.Context, ws workspace.Workspace, _ []string) error {
+	t, s, err := currentTask(ws, given())
+	if err != nil {
+		return err
+	}
+	if s.Hints < len(t.Hints) {
+		s.Hints++
+	}
+	fmt.Printf("Hint %d of %d for task %s, %s:\n%s\n", s.Hints, len(t.Hints), t.ID(), t.Name, strings.TrimSpace(t.Hints[s.Hints-1]))
+	if s.Hints == len(t.Hints) {
+		fmt.Printf("That was the last one. make solution %s FORCE=1 shows how ours differs from yours.\n", t.Args())
+	}
+	return t.SetState(ws, s)
+}
+
+// Solution shows how the learner's files differ from ours.
+func Solution(ctx context.Context, ws workspace.Workspace, _ []string) error {
+	v := given()
+	tasks, err := namedTasks(ws, v)
+	if err != nil {
+		return err
+	}
+	t := tasks[0]
+	if v.task == "" {
+		// The first that has not passed; when all have, the first.
+		if open, _, err := currentTask(ws, v); err == nil {
+			t = open
+		}
+	}
+	s, err := t.State(ws)
+	if err != nil {
+		return err
+	}
+	if s.Passed == nil && os.Getenv("FORCE") == "" {
+		return fmt.Errorf("task %s has not passed yet: make check %s; make solution %s FORCE=1 shows ours all the same", t.ID(), t.Args(), t.Args())
+	}
+	ours, err := t.Solution()
+	if err != nil {
+		return err
+	}
+	tree, err := os.MkdirTemp("", "workshop-solution-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tree)
+	if err := t.WriteTree(ws, tree, ours); err != nil {
+		return err
+	}
+	same := true
+	for _, name := range slices.Sorted(maps.Keys(ours)) {
+		yours := filepath.Join(ws.Root, t.Shown(name))
+		if _, err := os.Stat(yours); err != nil {
+			yours = os.DevNull
+		}
+		err := proc.Run(ctx, proc.Cmd{Path: "diff", Out: os.Stdout, Err: os.Stderr, Args: []string{"-u",
+			"-L", "yours: " + t.Shown(name), "-L", "ours", yours, filepath.Join(t.Dir(tree), name)}})
+		var differs *proc.Error
+		if errors.As(err, &differs) {
+			same = false
+		} else if err != nil {
+			return err
+		}
+	}
+	if same {
+		fmt.Printf("Yours is ours: %s\n", t.Shown(""))
+	}
+	return nil
+}
+
+// ShowProgress shows what is done in all steps.
+func ShowProgress(_ context.Context, ws workspace.Workspace, _ []string) error {
+	tasks, err := exercise.All(ws)
+	if err != nil {
+		return err
+	}
+	list, err := exercise.ProgressOf(ws, tasks)
+	if err != nil {
+		return err
+	}
+	if os.Getenv("JSON") != "" {
+		encoder := json.NewEncoder(os.Stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(map[string]any{"tasks": list})
+	}
+	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tMINUTES\tTITLE")
+	passed := 0
+	for _, p := range list {
+		if p.Passed != nil {
+			passed++
+		}
+		state := p.State
+		switch {
+		case p.Mistake != "" && p.Passed != nil:
+			state += ", now: " + p.Mistake
+		case p.Mistake != "":
+			state += ": " + p.Mistake
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", p.Task, p.Name, state, p.Checks, p.Hints, p.Minutes, p.Title)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Printf("%d of %d tasks have passed\n", passed, len(list))
+	return nil
+}

@@ -1,0 +1,196 @@
+package runner
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/progress"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// runChecks runs the checks of tasks of one step against the learner's files.
+func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Task) (map[string]exercise.Verdict, error) {
+	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		return nil, err
+	}
+	if state, detail := c.State(ctx); state != cluster.Ready {
+		return nil, fmt.Errorf("no cluster is up, %s is %s (%s): run make up first", c.Name(), state, detail)
+	}
+	if err := exercise.Refresh(ws); err != nil {
+		return nil, err
+	}
+	step := tasks[0].Step
+	environ := c.Environ()
+	if other, err := otherDefinition(ctx, c, ws, step); err != nil {
+		return nil, err
+	} else if other != "" {
+		if environ, err = checksCluster(ctx, ws, other); err != nil {
+			return nil, err
+		}
+	}
+	binary, err := checkBinary(ctx, ws, step)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "workshop-check-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var names []string
+	for _, t := range tasks {
+		names = append(names, t.Name)
+	}
+	checked := func(error) {}
+	if long := slices.IndexFunc(tasks, func(t exercise.Task) bool { return t.Takes != "" }); long >= 0 {
+		checked = progress.Start(os.Stdout, fmt.Sprintf("Checking %s, which takes %s", tasks[long].Name, tasks[long].Takes))
+	}
+	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute,
+		Args: []string{"-test.run=^" + exercise.TestName + "$/^(" + strings.Join(names, "|") + ")$", "-test.parallel=4", "-test.timeout=10m"},
+		Env:  append(environ, exercise.WorkEnv+"="+exercise.Work(ws), exercise.VerdictsEnv+"="+dir, "TMPDIR="+dir)})
+	if err != nil {
+		return nil, err
+	}
+	failed := p.Wait()
+	checked(nil)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	verdicts := map[string]exercise.Verdict{}
+	for _, t := range tasks {
+		data, err := os.ReadFile(filepath.Join(dir, t.Name+".json"))
+		if err != nil {
+			return nil, fmt.Errorf("the check of task %s has not come to an end: %w\n%s%s", t.ID(), errors.Join(failed, err), p.Stdout(), p.Stderr())
+		}
+		var v exercise.Verdict
+		if err := json.Unmarshal(data, &v); err != nil {
+			return nil, err
+		}
+		verdicts[t.Name] = v
+	}
+	return verdicts, nil
+}
+
+// otherDefinition returns a definition of another step that the cluster has in another
+// form, if this step needs it. The learner may have objects of it, so it stays.
+func otherDefinition(ctx context.Context, c *cluster.Cluster, ws workspace.Workspace, step workspace.Step) (string, error) {
+	owns, err := lesson.Owns(step)
+	if err != nil {
+		return "", err
+	}
+	config, err := c.Config()
+	if err != nil {
+		return "", err
+	}
+	for _, number := range owns {
+		owner, err := ws.Step(number)
+		if err != nil || owner.Number == step.Number {
+			continue // of no step, or of this one
+		}
+		files, err := filepath.Glob(filepath.Join(owner.Dir, "config", "crd", "*.yaml"))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range files {
+			if other, err := lesson.Other(ctx, config, file); err != nil || other {
+				return filepath.Join(owner.Name, "config", "crd", filepath.Base(file)), err
+			}
+		}
+	}
+	return "", nil
+}
+
+// checksCluster starts a kwok cluster for checks, which make down removes.
+func checksCluster(ctx context.Context, ws workspace.Workspace, other string) ([]string, error) {
+	const name = "checks"
+	if _, err := os.Stat(ws.Bin("kube-apiserver")); err != nil { // building it would take minutes
+		return nil, fmt.Errorf("the cluster has another definition than %s: kubectl apply --server-side --force-conflicts -f %s replaces it, and make up CLUSTER=kwok makes a cluster without it", other, filepath.Dir(other))
+	}
+	c, err := cluster.NewKwok(ws, name, cluster.KwokOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if state, _ := c.State(ctx); state != cluster.Ready {
+		fmt.Printf("The cluster has another definition than %s, so the checks get a cluster of their own\n", other)
+		if err := c.Up(ctx, os.Stdout); err != nil {
+			return nil, err
+		}
+	}
+	return append(c.Environ(), exercise.ClusterEnv+"="+name), nil
+}
+
+// checkBinary returns the compiled tests of a step. They are compiled again only
+// when a file of the clone has changed, so that for most checks only the learner's
+// file is compiled.
+func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Step) (string, error) {
+	sum, err := treeSum(ws)
+	if err != nil {
+		return "", err
+	}
+	dir := ws.Path("exercises", "checks")
+	binary := filepath.Join(dir, step.Name+"-"+sum+".test")
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	old, err := filepath.Glob(filepath.Join(dir, step.Name+"-*"))
+	if err != nil {
+		return "", err
+	}
+	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second,
+		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})
+	done(err)
+	if err != nil {
+		return "", fmt.Errorf("compiling the checks of step %d: %w", step.Number, err)
+	}
+	for _, file := range old {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return binary, err
+}
+
+// treeSum names the contents of the clone, less what the workshop and the learner
+// have made in it, and documents.
+func treeSum(ws workspace.Workspace) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); path != ws.Root && (strings.HasPrefix(name, ".") || path == exercise.Work(ws)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || slices.Contains([]string{".md", ".png", ".svg"}, filepath.Ext(path)) {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(data)
+		fmt.Fprintf(h, "%s %x\n", path, sum)
+		return nil
+	})
+	return hex.EncodeToString(h.Sum(nil))[:16], err
+}

@@ -1,0 +1,405 @@
+package judge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
+)
+
+// citizenCases are those of level 5. Some of them only look at what the undisturbed run did.
+func citizenCases(first *scene) []*Case {
+	cases := []*Case{
+		{Name: "updates carry a resourceVersion", Level: 5, look: blindUpdates},
+		{Name: "deletes name a UID", Level: 5, look: blindDeletes},
+		{Name: "writes for each change", Level: 5, look: manyWrites},
+		{Name: "requests at rest", Level: 5, look: restlessReads},
+		{Name: "Retry-After", Level: 5, When: "after 429 Too Many Requests", inject: tooMany, finally: waitedAsTold},
+	}
+	if first.ward() != nil {
+		cases = append(cases,
+			&Case{Name: "refused for good", Level: 5, When: "while an admission policy refused what it creates", free: true, play: refuseForGood},
+			&Case{Name: "fails now and then", Level: 5, When: "after its writes had failed now and then", free: true, play: failNowAndThen})
+	}
+	if len(first.contract.Hundred) > 0 {
+		cases = append(cases, &Case{Name: "a thousand objects", Level: 5, Alone: true, When: "with a thousand objects", free: true, play: thousand})
+	}
+	return cases
+}
+
+// blindUpdates looks for a PUT that overwrites whatever is there.
+func blindUpdates(first *scene) *failure {
+	return first.unguarded("update", blind, func(o *unstructured.Unstructured) bool { return o.GetResourceVersion() != "" })
+}
+
+// blindDeletes looks for a DELETE that strikes whatever has the name by now.
+func blindDeletes(first *scene) *failure {
+	return first.unguarded("delete", anonymous, guardedDelete)
+}
+
+func guardedDelete(options *unstructured.Unstructured) bool {
+	uid, _, _ := unstructured.NestedString(options.Object, "preconditions", "uid")
+	version, _, _ := unstructured.NestedString(options.Object, "preconditions", "resourceVersion")
+	return uid != "" || version != ""
+}
+
+// unguarded looks for writes that no precondition guards.
+func (s *scene) unguarded(verb string, k kind, guarded func(sent *unstructured.Unstructured) bool) *failure {
+	found := s.requests(faultproxy.Match{Verb: verb, If: func(r faultproxy.Request) bool {
+		if !isWrite(r) || r.Code/100 != 2 {
+			return false
+		}
+		o := sent(r)
+		return o == nil && len(r.Body) == 0 || o != nil && !guarded(o)
+	}})
+	if len(found) == 0 {
+		return nil
+	}
+	return &failure{kind: k, detail: fmt.Sprintf("  %d of them", len(found)), requests: found}
+}
+
+// manyWrites counts what the controller writes for each change that people make.
+func manyWrites(first *scene) *failure {
+	changes := 0
+	for _, t := range first.contract.Scenario {
+		for _, step := range t.Steps {
+			if step.changes() {
+				changes++
+			}
+		}
+	}
+	n := len(first.requests(writes))
+	if n <= changes*first.contract.Writes {
+		return nil
+	}
+	return &failure{kind: talkative, detail: fmt.Sprintf("  %d writes for %d changes; the contract's bounds.writes allows %d for each", n, changes, first.contract.Writes)}
+}
+
+// restlessReads counts what it still asked for when nothing happened any more.
+func restlessReads(first *scene) *failure {
+	minute := float64(len(first.atRest)) / first.restFor.Minutes()
+	if minute <= float64(first.contract.Requests) {
+		return nil
+	}
+	return &failure{kind: busyAtRest, requests: first.atRest, detail: fmt.Sprintf("  %.0f requests a minute; the contract's bounds.requests allows %d", minute, first.contract.Requests)}
+}
+
+func tooMany(s *scene) (crash.During, error) { return nil, s.TooMany(work) }
+
+// waitedAsTold fails if a request came again before the time that the server had asked for.
+func waitedAsTold(_ context.Context, s *scene) error {
+	all := s.requests(work)
+	for i, told := range all {
+		if told.Code != http.StatusTooManyRequests || !slices.Contains(told.Faults, faultproxy.Answer) {
+			continue
+		}
+		end := told.Started.Add(told.Took + crash.RetryAfter)
+		for _, r := range all[i+1:] {
+			// The clocks of both sides are the same one; what is measured is a little behind it.
+			if r.Verb == told.Verb && r.Path == told.Path && string(r.Body) == string(told.Body) && r.Started.Before(end.Add(-50*time.Millisecond)) {
+				return &failure{kind: impatient, requests: []faultproxy.Request{told, r}, detail: fmt.Sprintf("  %s later", r.Started.Sub(told.Started).Round(time.Millisecond))}
+			}
+		}
+	}
+	return nil
+}
+
+// A ward is an object that people make, and for which the controller makes another one.
+type ward struct {
+	step    Step
+	request faultproxy.Request // by which it was made
+}
+
+// ward finds one in what the undisturbed run did: the first of the contract.
+func (s *scene) ward() *ward {
+	made := s.made()
+	for _, t := range s.contract.Scenario {
+		step := t.Steps[0]
+		if step.Verb != apply {
+			continue
+		}
+		for _, r := range made {
+			o := sent(r)
+			if o == nil {
+				continue
+			}
+			for _, owner := range o.GetOwnerReferences() {
+				if owner.Kind == step.Object.GetKind() && owner.Name == step.Object.GetName() {
+					return &ward{step, r}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Tries of one object in the last seconds of a refusal that lasts. client-go's usual
+// back-off, 5 ms that double each time, comes back once between the 4th and the 9th second.
+const (
+	refusedFor  = 9 * time.Second
+	lookAt      = 5 * time.Second // the last ones
+	mostLate    = 7
+	rounds      = 11              // of failures: 5 ms, doubled so often, are 5 s
+	longAtLast  = 2 * time.Second // after a failure that comes after a success
+	roundsLimit = 40 * time.Second
+)
+
+// refuseForGood refuses what the controller makes for one object, and goes on refusing it.
+func refuseForGood(ctx context.Context, s *scene) error {
+	lift, err := s.refuse(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lift() }() // a second time, if all went well
+	w := s.undisturbed.ward()
+	made, err := s.apply(ctx, w.step)
+	if err != nil {
+		return err
+	}
+	if err := poll.Until(ctx, 50*time.Millisecond, s.patience, func(context.Context) error {
+		if len(s.refusals()) == 0 {
+			return errors.New("the admission policy had nothing to refuse")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.Strikes.Add(1)
+	crash.Sleep(ctx, refusedFor)
+	since := time.Now().Add(-lookAt)
+	late := slices.DeleteFunc(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || r.Verb == "get" }}),
+		func(r faultproxy.Request) bool { return r.Started.Before(since) })
+	if tries := s.refusals(); len(late) > mostLate {
+		return &failure{kind: hot, requests: tries[max(0, len(tries)-3):], detail: fmt.Sprintf("  %d requests in %s, long after the first refusal", len(late), lookAt)}
+	}
+	if err := s.said(ctx, w, made); err != nil {
+		return err
+	}
+	return lift()
+}
+
+// said fails if the object's status says nothing about what was refused.
+func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructured) error {
+	mapping, err := s.mapping(made.GetAPIVersion(), made.GetKind())
+	if err != nil {
+		return err
+	}
+	list, err := s.core.Discovery().ServerResourcesForGroupVersion(mapping.GroupVersionKind.GroupVersion().String())
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == mapping.Resource.Resource+"/status" }) {
+		return nil // it has none
+	}
+	now, err := s.dynamic.Resource(mapping.Resource).Namespace(s.ns).Get(ctx, made.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	status, err := json.Marshal(now.Object["status"])
+	if err != nil {
+		return err
+	}
+	conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
+	bad := slices.ContainsFunc(conditions, func(c any) bool {
+		fields, _ := c.(map[string]any)
+		message, _ := fields["message"].(string)
+		return fields["status"] != "True" && message != ""
+	})
+	if bad || strings.Contains(string(status), token) {
+		return nil
+	}
+	return &failure{kind: silent, detail: fmt.Sprintf("  status: %s", status), step: &w.step, requests: s.refusals()}
+}
+
+// failNowAndThen has somebody delete what the controller made, again and again, and lets the
+// first try to make it anew fail each time. Each such failure has to be as good as the first.
+func failNowAndThen(ctx context.Context, s *scene) error {
+	w := s.undisturbed.ward()
+	owner, err := s.apply(ctx, w.step)
+	if err != nil {
+		return err
+	}
+	children := s.dynamic.Resource(gvr(w.request)).Namespace(s.ns)
+	child := func(ctx context.Context) (found *unstructured.Unstructured, err error) {
+		list, err := children.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for i, o := range list.Items {
+			if ownedBy(&o, owner.GetUID()) && o.GetDeletionTimestamp() == nil {
+				return &list.Items[i], nil
+			}
+		}
+		return nil, errors.New("it was not made again")
+	}
+	match := faultproxy.Match{Verb: w.request.Verb, Group: w.request.Group, Resource: w.request.Resource}
+	var gaps []time.Duration
+	for end := time.Now().Add(roundsLimit); len(gaps) < rounds && time.Now().Before(end); {
+		var there *unstructured.Unstructured
+		if err := poll.Until(ctx, 20*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
+			there, err = child(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := s.Inject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: http.StatusInternalServerError}); err != nil {
+			return err
+		}
+		fault := s.Injections[len(s.Injections)-1]
+		since := time.Now()
+		if err := children.Delete(ctx, there.GetName(), thisOne(there)); err != nil {
+			return err
+		}
+		var gap time.Duration
+		if err := poll.Until(ctx, 20*time.Millisecond, s.patience, func(ctx context.Context) error {
+			if fault.Struck() == 0 {
+				return errors.New("nobody has made it anew")
+			}
+			all := s.requests(match)
+			at := slices.IndexFunc(all, func(r faultproxy.Request) bool {
+				return r.Code == http.StatusInternalServerError && r.Started.After(since)
+			})
+			if at < 0 || at+1 >= len(all) {
+				return errors.New("it did not try again")
+			}
+			gap = all[at+1].Started.Sub(all[at].Started)
+			return nil
+		}); err != nil {
+			return &failure{kind: waited, step: &Step{Verb: wait, Object: there}, cause: &Step{Verb: remove, Object: there}, detail: "  " + err.Error()}
+		}
+		gaps = append(gaps, gap)
+	}
+	if last := gaps[len(gaps)-1]; last > longAtLast && last > 4*gaps[0] {
+		return &failure{kind: forgetful, detail: fmt.Sprintf("  %s after the first failure, %s after the last", gaps[0].Round(time.Millisecond), last.Round(time.Millisecond))}
+	}
+	return nil
+}
+
+// Bounds of what a controller may need for 900 objects more.
+const (
+	bulk       = 1000
+	bulkPeople = 10               // who make them
+	bulkFor    = 40 * time.Second // at most
+	perObject  = 100 << 10        // bytes of memory
+	moreEach   = 1.5              // times the requests for each of the first hundred
+)
+
+// thousand compares what the first hundred objects cost with what nine hundred more do.
+func thousand(ctx context.Context, s *scene) error {
+	var steps []Step
+	for _, step := range s.contract.Hundred {
+		if step.Verb == apply {
+			steps = append(steps, step)
+		}
+	}
+	made := func(from, to int) (requests int, memory int64, err error) {
+		before := s.total()
+		end := time.Now().Add(bulkFor)
+		todo := make(chan int)
+		errs := make(chan error, bulkPeople)
+		var wg sync.WaitGroup
+		for range bulkPeople {
+			wg.Go(func() {
+				for n := range todo {
+					for _, step := range steps {
+						one, err := numbered(step, n)
+						if err == nil {
+							err = s.do(ctx, one, nil)
+						}
+						if err != nil {
+							select {
+							case errs <- err:
+							default:
+							}
+							return
+						}
+					}
+				}
+			})
+		}
+	send:
+		for n := from; n <= to; n++ {
+			select {
+			case todo <- n:
+			case err = <-errs:
+				break send
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+				break send
+			}
+		}
+		close(todo)
+		wg.Wait()
+		if err != nil {
+			return 0, 0, err
+		}
+		// Until it is calm, or the time is over: a slow one is not at fault here.
+		for last, since := s.total(), time.Now(); time.Since(since) < 2*time.Second && time.Now().Before(end) && ctx.Err() == nil; {
+			crash.Sleep(ctx, 100*time.Millisecond)
+			if now := s.total(); now != last {
+				last, since = now, time.Now()
+			}
+		}
+		return s.total() - before, memoryOf(s.program(0).Pid()), ctx.Err()
+	}
+	few, memory, err := made(1, 100)
+	if err != nil {
+		return err
+	}
+	many, memoryMany, err := made(101, bulk)
+	if err != nil {
+		return err
+	}
+	s.Strikes.Add(bulk)
+	const more = bulk - 100
+	if float64(many)/more > moreEach*float64(few)/100+0.5 {
+		return &failure{kind: growing, detail: fmt.Sprintf("  %.1f requests for each of the first hundred, %.1f for each of the others", float64(few)/100, float64(many)/more)}
+	}
+	if memory > 0 && memoryMany-memory > more*perObject {
+		return &failure{kind: growing, detail: fmt.Sprintf("  %d KiB of memory for each object, at most %d are reasonable", (memoryMany-memory)/more>>10, perObject>>10)}
+	}
+	return nil
+}
+
+// total is how many requests there were, watches and Events left out.
+func (s *scene) total() int {
+	all, forgotten := s.Proxy.Count(faultproxy.Match{If: asks})
+	return all + forgotten
+}
+
+// asks says whether a request costs the API server something each time that it is sent.
+func asks(r faultproxy.Request) bool {
+	return r.Resource != "" && r.Resource != "events" && r.Resource != "leases" && !strings.HasPrefix(r.Verb, "watch")
+}
+
+// memoryOf is the resident memory of a process in bytes; 0 where that is not to be known.
+func memoryOf(pid int) int64 {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kib << 10
+		}
+	}
+	return 0
+}

@@ -1,0 +1,707 @@
+package judge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/workspace"
+	"github.com/k8s-go/workshop/internal/xray"
+)
+
+const (
+	startWithin = 30 * time.Second // until a command has opened a watch
+	endWithin   = 30 * time.Second // after SIGTERM: what a pod gets before it is killed
+	people      = "people"         // the field manager of what they do
+	prefix      = "judge-"         // of every namespace
+)
+
+// A scene is one case at work: a namespace with a proxy and a controller of its own.
+type scene struct {
+	*lab
+	*crash.Faults
+	*Case
+	seed        uint64
+	want        state                // of the undisturbed run; nil in that run itself
+	watches     int                  // as many as the undisturbed run had open
+	patience    time.Duration        // of people
+	busy        []string             // the resources of which watches have brought news
+	undisturbed *scene               // that run; nil in itself
+	atRest      []faultproxy.Request // what it sent when it was calm
+	restFor     time.Duration        // and for how long that was looked at
+
+	script *rand.Rand // decides what people do: the same for all cases of a seed
+
+	begun      time.Time
+	ctx        context.Context // ends with the scene, and so does the controller
+	stop       context.CancelCauseFunc
+	ns         string
+	kubeconfig string
+	bystanders map[string]*unstructured.Unstructured // by UID
+	next       []int                                 // of each track, the step that comes next
+	peopleDone chan struct{}
+	opened     atomic.Bool // whether it has opened a watch
+	away       atomic.Bool // whether nobody answers, because the API server is being restarted
+
+	people   sync.Mutex // for what people do to an object, one after the other
+	mu       sync.Mutex
+	programs []*program // the running ones, one for each copy
+	rivals   map[types.UID]rivalry
+	hub      *xray.Hub // what is recorded
+}
+
+// A program is one process of the controller.
+type program struct {
+	*proc.Process
+	started time.Time
+	ours    atomic.Bool // we have ended it
+}
+
+// writes are the requests that are to change something, without Events and leases.
+var writes = faultproxy.Match{If: isWrite}
+
+func isWrite(r faultproxy.Request) bool {
+	return r.Write() && r.Resource != "events" && r.Resource != "leases" && !strings.HasPrefix(r.Group, "auth")
+}
+
+// requests are those that have come through the proxy.
+func (s *scene) requests(m faultproxy.Match) []faultproxy.Request {
+	if s.Proxy == nil {
+		return nil
+	}
+	found, _ := s.Proxy.Requests(m)
+	return found
+}
+
+// events counts what watches have brought, by resource.
+func (s *scene) events() map[string]int {
+	sums := map[string]int{}
+	for _, r := range s.requests(faultproxy.Watches) {
+		sums[r.Resource] += r.Events
+	}
+	return sums
+}
+
+// act plays the scene. A *failure is the controller's, any other error is not.
+func (s *scene) act(parent context.Context) (result state, err error) {
+	ctx, stop := context.WithCancelCause(parent)
+	s.ctx, s.stop = ctx, stop
+	defer stop(nil)
+	if err := s.prepare(ctx); err != nil {
+		return nil, fmt.Errorf("preparing the namespace: %w", err)
+	}
+	defer func() {
+		if ctx.Err() == nil {
+			return
+		}
+		// What ended the scene says more than what was cut off by that.
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			err = cause
+		}
+	}()
+	defer func() {
+		var f *failure
+		if errors.As(err, &f) && ctx.Err() == nil {
+			f.requests = s.evidence(f) // before the questions bring further ones
+			s.investigate(ctx, f)
+		}
+	}()
+	if s.Before {
+		if err := s.play(ctx, s.first); err != nil {
+			return nil, err
+		}
+	}
+	for copy := range s.programs {
+		if err := s.launch(copy); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.working(ctx); err != nil {
+		return nil, err
+	}
+	atFirst := s.events()
+	during := make(chan error, 1)
+	during <- nil
+	if s.inject != nil {
+		f, err := s.inject(s)
+		if err != nil {
+			return nil, fmt.Errorf("injecting the fault: %w", err)
+		}
+		if f != nil {
+			<-during
+			go func() { during <- f(ctx) }()
+		}
+	}
+	if s.Case.play != nil {
+		err = s.Case.play(ctx, s)
+	} else {
+		err = s.play(ctx, s.anyTrack)
+	}
+	close(s.peopleDone)
+	faultErr := <-during // which may have a component to start again
+	if err != nil {
+		return nil, err
+	}
+	if faultErr != nil {
+		return nil, fmt.Errorf("during the fault: %w", faultErr)
+	}
+	if result, err = s.settle(ctx); err != nil {
+		return nil, err
+	}
+	if s.finally != nil {
+		if err := s.finally(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	s.watches = s.Proxy.Open(faultproxy.Watches)
+	for resource, n := range s.events() {
+		if n > atFirst[resource] {
+			s.busy = append(s.busy, resource)
+		}
+	}
+	slices.Sort(s.busy)
+	if err := s.untouched(ctx); err != nil {
+		return nil, err
+	}
+	for copy := range s.programs {
+		if err := s.end(copy); err != nil {
+			return nil, err
+		}
+	}
+	return result, nil
+}
+
+// prepare makes the namespace with its bystanders, and the proxy.
+func (s *scene) prepare(ctx context.Context) error {
+	ns, err := s.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix, Labels: map[string]string{label: s.run()}}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	s.ns = ns.Name
+	dir := filepath.Join(s.dir, s.ns)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	// Without it, pods are refused.
+	if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
+		_, err := s.core.CoreV1().ServiceAccounts(s.ns).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, b := range s.contract.Bystanders {
+		made, err := s.apply(ctx, b)
+		if err != nil {
+			return err
+		}
+		s.bystanders[string(made.GetUID())] = made
+	}
+	if s.Proxy, err = faultproxy.Start(s.config); err != nil {
+		return err
+	}
+	s.Proxy.KeepBodies()
+	if s.record {
+		if s.hub, err = xray.NewHub(s.Proxy, filepath.Join(dir, "x")); err != nil {
+			return err
+		}
+	}
+	s.kubeconfig = filepath.Join(dir, "kubeconfig")
+	if err := s.Proxy.WriteKubeconfig(s.kubeconfig, s.ns, ""); err != nil {
+		return err
+	}
+	// What is meant for another namespace is refused, and ends the scene.
+	_, err = s.Proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{If: s.elsewhere}, Fault: faultproxy.Call, Times: -1, Call: func(_ context.Context, r faultproxy.Request) error {
+		where := "in the namespace " + r.Namespace
+		if r.Namespace == "" {
+			where = "outside of any namespace"
+		}
+		err := unusable("the command sent %s %s %s, but it may write only in the namespace of its case: pass {{.Namespace}} to it in CONTROLLER", r.Verb, r.Resource, where)
+		s.stop(err)
+		return err
+	}})
+	return err
+}
+
+// elsewhere says whether a request would write where the scene is not. A command that is not
+// told its namespace may meet what the cases before have left.
+func (s *scene) elsewhere(r faultproxy.Request) bool {
+	return isWrite(r) && r.Namespace != s.ns && (s.sideBySide() || !strings.HasPrefix(r.Namespace, prefix))
+}
+
+// sideBySide says whether the controller can be kept to one namespace.
+func (l *lab) sideBySide() bool { return strings.Contains(l.controller, ".Namespace") }
+
+// launch starts a copy of the controller.
+func (s *scene) launch(copy int) error {
+	command, err := expand(s.controller, place{s.ns, s.kubeconfig})
+	if err != nil {
+		return err
+	}
+	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", "exec " + command}, Dir: s.ws.Root,
+		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig)})
+	if err != nil {
+		return err
+	}
+	now := &program{Process: p, started: time.Now()}
+	s.mu.Lock()
+	s.programs[copy] = now
+	s.mu.Unlock()
+	go func() {
+		<-p.Done()
+		switch {
+		case now.ours.Load() || s.ctx.Err() != nil:
+		case strings.Contains(p.Stderr(), "address already in use"):
+			s.stop(unusable("the command listens on a port that is in use: let it take any free one, as port 0 does:\n%s", now.log()))
+		case s.lostLease():
+			// It had to end, and a kubelet would start its pod again.
+			if err := s.launch(copy); err != nil {
+				s.stop(err)
+			}
+		case !s.opened.Load():
+			s.stop(unusable("the command ended with exit code %d before it had opened a watch:\n%s", p.ExitCode(), now.log()))
+		default:
+			s.stop(&failure{kind: died, code: p.ExitCode(), detail: now.log()})
+		}
+	}()
+	return nil
+}
+
+// lostLease says whether the controller elects a leader, and could not renew its lease.
+func (s *scene) lostLease() bool {
+	leases := s.requests(faultproxy.Match{Group: "coordination.k8s.io", Resource: "leases"})
+	return len(leases) > 0 && (leases[len(leases)-1].Code/100 != 2 || s.away.Load())
+}
+
+// log is the end of what the program has said, or its panic.
+func (p *program) log() string {
+	lines := strings.Split(strings.TrimSpace(p.Stdout()+p.Stderr()), "\n")
+	from := max(0, len(lines)-5)
+	if at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic: ") }); at >= 0 {
+		from = at
+	}
+	return "  " + strings.Join(lines[from:min(len(lines), from+5)], "\n  ")
+}
+
+func (s *scene) program(copy int) *program {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.programs[copy]
+}
+
+// working waits until the controller has its watches open: as many as in the undisturbed
+// run, which for its part waits until no further one comes.
+func (s *scene) working(ctx context.Context) error {
+	open, since := 0, time.Now()
+	err := poll.Until(ctx, 50*time.Millisecond, startWithin, func(context.Context) error {
+		if n := s.Proxy.Open(faultproxy.Watches); n != open {
+			open, since = n, time.Now()
+		}
+		s.opened.Store(open > 0)
+		if open < max(1, s.watches) || s.watches == 0 && time.Since(since) < 500*time.Millisecond {
+			return fmt.Errorf("%d watches are open", open)
+		}
+		return nil
+	})
+	watched := s.requests(faultproxy.Watches)
+	here := slices.ContainsFunc(watched, func(r faultproxy.Request) bool { return r.Namespace == s.ns || r.Namespace == "" && r.Resource != "" })
+	switch all := s.requests(faultproxy.Match{}); {
+	case len(watched) > 0 && !here:
+		return unusable("the command watches the namespace %s, and not that of its case: pass {{.Namespace}} to it in CONTROLLER", watched[0].Namespace)
+	case err == nil || ctx.Err() != nil:
+		return err
+	case open > 0:
+		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches", open, s.watches)}
+	case len(all) == 0:
+		return unusable("within %s the command has sent no request to the server that KUBECONFIG names: let it read that variable, or pass {{.Kubeconfig}} to it", startWithin)
+	default:
+		return unusable("within %s the command has opened no watch, its last request was %s: what polls cannot be judged", startWithin, all[len(all)-1])
+	}
+}
+
+// kill ends a copy as a node does that loses power.
+func (s *scene) kill(copy int) {
+	p := s.program(copy)
+	p.ours.Store(true)
+	p.Kill()
+	<-p.Done()
+}
+
+// end ends a copy as a kubelet does, which expects a good end. Afterwards nobody writes.
+func (s *scene) end(copy int) error {
+	p := s.program(copy)
+	// One that has just been started does not listen to signals yet.
+	_ = poll.Until(s.ctx, 20*time.Millisecond, 5*time.Second, func(context.Context) error {
+		if len(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(p.started) }})) == 0 {
+			return errors.New("it has sent nothing yet")
+		}
+		return nil
+	})
+	p.ours.Store(true)
+	if p.Ended() { // by itself, just before
+		return &failure{kind: died, code: p.ExitCode(), detail: p.log()}
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("ending the command: %w", err)
+	}
+	select {
+	case <-p.Done():
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	case <-time.After(endWithin):
+		return &failure{kind: endless, detail: p.log()}
+	}
+	if code := p.ExitCode(); code != s.contract.Exit {
+		return &failure{kind: badEnd, code: code, detail: p.log()}
+	}
+	return nil
+}
+
+// hundred plays the contract's steps for a hundred objects.
+func hundred(ctx context.Context, s *scene) error {
+	for i := range s.contract.Hundred {
+		for n := 1; n <= 100; n++ {
+			steps := make([]Step, i+1)
+			for j := range steps {
+				var err error
+				if steps[j], err = numbered(s.contract.Hundred[j], n); err != nil {
+					return err
+				}
+			}
+			if err := s.do(ctx, steps[i], lastChange(steps[:i])); err != nil {
+				return err
+			}
+		}
+		s.Strikes.Add(1)
+	}
+	return nil
+}
+
+// lastChange is the last of the steps that has changed something.
+func lastChange(steps []Step) *Step {
+	for i := len(steps) - 1; i >= 0; i-- {
+		if steps[i].changes() {
+			return &steps[i]
+		}
+	}
+	return nil
+}
+
+// play plays the steps of the tracks in the order in which choose names tracks, until it returns -1.
+func (s *scene) play(ctx context.Context, choose func() int) error {
+	var first *failure
+	for t := choose(); t >= 0; t = choose() {
+		steps := s.contract.Scenario[t].Steps
+		step := steps[s.next[t]]
+		cause := lastChange(steps[:s.next[t]])
+		s.next[t]++
+		do := func() error { return s.do(ctx, step, cause) }
+		var err error
+		if s.around != nil {
+			err = s.around(ctx, s, step, do)
+		} else {
+			err = do()
+		}
+		var f *failure
+		switch {
+		case errors.As(err, &f) && f.kind == waited && s.want == nil && ctx.Err() == nil:
+			// In the undisturbed run, all that does not work says what is wrong. The others have had their time, too.
+			if s.next[t], s.patience = len(steps), (s.contract.Settle / 3).Round(time.Second); first == nil {
+				first = f
+			} else {
+				first.others = append(first.others, f)
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		if step.changes() { // so that not all falls into one pass of the controller
+			crash.Sleep(ctx, time.Duration(s.script.Int64N(int64(100*time.Millisecond))))
+		}
+	}
+	if first != nil {
+		return first
+	}
+	return ctx.Err()
+}
+
+// anyTrack chooses a track, of which the longer ones come more often.
+func (s *scene) anyTrack() int {
+	var left []int
+	for t, track := range s.contract.Scenario {
+		for range len(track.Steps) - s.next[t] {
+			left = append(left, t)
+		}
+	}
+	if len(left) == 0 {
+		return -1
+	}
+	return left[s.script.IntN(len(left))]
+}
+
+// first chooses a track that has not gone beyond making objects.
+func (s *scene) first() int {
+	for t, track := range s.contract.Scenario {
+		if at := s.next[t]; at < len(track.Steps) && track.Steps[at].Verb == apply {
+			return t
+		}
+	}
+	return -1
+}
+
+func (s *scene) client(apiVersion, kind string) (dynamic.ResourceInterface, error) {
+	mapping, err := s.mapping(apiVersion, kind)
+	if err != nil {
+		return nil, err
+	}
+	return s.dynamic.Resource(mapping.Resource).Namespace(s.ns), nil
+}
+
+// do carries out a step. People try again while the server cannot be reached, and where
+// something is not there yet.
+func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
+	client, err := s.client(step.Object.GetAPIVersion(), step.Object.GetKind())
+	if err != nil {
+		return err
+	}
+	if !step.changes() {
+		return s.wait(ctx, client, step, cause)
+	}
+	name := step.Object.GetName()
+	missing := false
+	err = poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
+		s.people.Lock()
+		defer s.people.Unlock()
+		switch step.Verb {
+		case apply:
+			_, err = s.applyOnce(ctx, client, step)
+		case patch:
+			changes := step.Object.DeepCopy()
+			changes.SetName("")
+			data, marshalErr := changes.MarshalJSON()
+			if marshalErr != nil {
+				return poll.Stop(marshalErr)
+			}
+			_, err = client.Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: people, FieldValidation: "Strict"})
+		case remove:
+			if err = client.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
+				err = nil
+			}
+		}
+		missing = apierrors.IsNotFound(err)
+		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return poll.Stop(unusable("%s: %w", step.where, err))
+		}
+		return err
+	})
+	if missing && err != nil && ctx.Err() == nil {
+		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  there is no " + step.String()}
+	}
+	return err
+}
+
+func (s *scene) apply(ctx context.Context, step Step) (*unstructured.Unstructured, error) {
+	client, err := s.client(step.Object.GetAPIVersion(), step.Object.GetKind())
+	if err != nil {
+		return nil, err
+	}
+	made, err := s.applyOnce(ctx, client, step)
+	if err != nil {
+		return nil, unusable("%s: %w", step.where, err)
+	}
+	return made, nil
+}
+
+// applyOnce makes an object, or changes the one that is there to what the step says. One
+// that is on its way out is waited for.
+func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface, step Step) (*unstructured.Unstructured, error) {
+	made, err := client.Create(ctx, step.Object, metav1.CreateOptions{FieldManager: people, FieldValidation: "Strict"})
+	if !apierrors.IsAlreadyExists(err) {
+		return made, err
+	}
+	there, err := client.Get(ctx, step.Object.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if there.GetDeletionTimestamp() != nil {
+		return nil, fmt.Errorf("%s is still being deleted", step)
+	}
+	return client.Apply(ctx, step.Object.GetName(), step.Object, metav1.ApplyOptions{FieldManager: people, Force: true})
+}
+
+// wait waits for an object, or for its end.
+func (s *scene) wait(ctx context.Context, client dynamic.ResourceInterface, step Step, cause *Step) error {
+	wanted, options := step.Object.Object, metav1.ListOptions{}
+	if name := step.Object.GetName(); name != "" {
+		options.FieldSelector = "metadata.name=" + name
+	}
+	var last error
+	err := poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
+		defer func() {
+			if ctx.Err() == nil {
+				last = err
+			}
+		}()
+		list, err := client.List(ctx, options)
+		if err != nil {
+			return err
+		}
+		err = fmt.Errorf("there is no %s", step)
+		for _, o := range list.Items {
+			lack := lacks("", wanted, o.Object)
+			switch {
+			case len(lack) > 0:
+				err = errors.New(strings.Join(lack, "; "))
+			case step.Verb == gone:
+				return fmt.Errorf("%s %s is still there", o.GetKind(), o.GetName())
+			default:
+				return nil
+			}
+		}
+		if step.Verb == gone {
+			return nil
+		}
+		return err
+	})
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: fmt.Sprintf("  %s: after %s, %v", step.where, s.patience, last)}
+}
+
+// settle waits until the state is that of the undisturbed run and nobody has written for a
+// while. In the undisturbed run, any state that lasts will do.
+func (s *scene) settle(ctx context.Context) (last state, err error) {
+	quietFor := max(s.contract.Calm, 2*time.Second)
+	written, since := -1, time.Now()
+	var different difference
+	err = poll.Until(ctx, 100*time.Millisecond, s.contract.Settle+s.more+quietFor, func(ctx context.Context) error {
+		now, err := s.state(ctx)
+		if err != nil {
+			since = time.Now()
+			return err
+		}
+		wanted := s.want
+		if wanted == nil {
+			wanted = last
+		}
+		n := len(s.requests(writes))
+		if different = compare(wanted, now); s.free {
+			different = difference{} // its objects are its own
+		}
+		if last = now; !different.empty() || n != written {
+			written, since = n, time.Now()
+		}
+		if time.Since(since) < quietFor {
+			return errors.New("it is not calm")
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		s.restFor = quietFor
+		s.atRest = s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(since) && asks(r) }})
+		return last, nil
+	case ctx.Err() != nil:
+		return last, err
+	}
+	all := s.requests(writes)
+	// Copies that fight never come to a state.
+	fight := s.Copies > 1 && len(all) > 0 && time.Since(all[len(all)-1].Started) < time.Second
+	if !different.empty() && s.want != nil && !fight {
+		return nil, &failure{kind: differs, diff: different}
+	}
+	return nil, &failure{kind: restless, requests: all[max(0, len(all)-3):], detail: fmt.Sprintf("  %d writes in all", len(all))}
+}
+
+// quiet fails if anything is written within the time that has to be calm.
+func (s *scene) quiet(ctx context.Context, before int) error {
+	for end := time.Now().Add(s.contract.Calm); time.Now().Before(end) && ctx.Err() == nil; {
+		all := s.requests(writes)[before:]
+		if !slices.ContainsFunc(all, func(r faultproxy.Request) bool { return !refusedCreate(r) }) && repeated(all, 2) == nil {
+			crash.Sleep(ctx, 100*time.Millisecond)
+			continue
+		}
+		crash.Sleep(ctx, time.Second) // for what more there is to see
+		all = s.requests(writes)[before:]
+		return &failure{kind: restless, restarted: true, requests: all[:min(len(all), 3)], detail: fmt.Sprintf("  %d writes after the restart", len(all))}
+	}
+	return ctx.Err()
+}
+
+// refusedCreate is how a controller may find out, once, that a name is taken.
+func refusedCreate(r faultproxy.Request) bool {
+	return r.Verb == "create" && r.Code == http.StatusConflict
+}
+
+// untouched fails if the controller has written to a bystander.
+func (s *scene) untouched(ctx context.Context) error {
+	for uid, b := range s.bystanders {
+		mapping, err := s.mapping(b.GetAPIVersion(), b.GetKind())
+		if err != nil {
+			return err
+		}
+		name := Step{Object: b}.String()
+		touched := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
+			return isWrite(r) && r.Code/100 == 2 && concerns(r, mapping) && r.Namespace == s.ns &&
+				(r.Name == b.GetName() || r.Verb == "deletecollection")
+		}})
+		if len(touched) > 0 {
+			return &failure{kind: trespassed, detail: name, requests: touched}
+		}
+		now, err := s.dynamic.Resource(mapping.Resource).Namespace(s.ns).Get(ctx, b.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && string(now.GetUID()) != uid {
+			return &failure{kind: trespassed, detail: name}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave deletes the namespace, unless the whole cluster goes. Where the next case would meet
+// what is left, that is waited for.
+func (s *scene) leave(ctx context.Context) error {
+	if s.Proxy != nil {
+		s.Proxy.Close()
+	}
+	if s.ns == "" || s.own && s.sideBySide() || ctx.Err() != nil {
+		return nil
+	}
+	err := s.core.CoreV1().Namespaces().Delete(ctx, s.ns, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) { // the case has deleted it
+		return nil
+	}
+	if err != nil || s.sideBySide() {
+		return err
+	}
+	return poll.Until(ctx, 200*time.Millisecond, 2*time.Minute, func(ctx context.Context) error {
+		s.letGo(ctx, s.ns)
+		_, err := s.core.CoreV1().Namespaces().Get(ctx, s.ns, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, fmt.Errorf("the namespace %s of the case before is still there", s.ns))
+	})
+}

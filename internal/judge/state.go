@@ -1,0 +1,265 @@
+package judge
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// An entry is an object of a state, without what differs from run to run.
+type entry struct {
+	Kind, Name string // a generated name ends with *
+	content    map[string]any
+}
+
+func (e entry) String() string { return e.Kind + " " + e.Name }
+
+func (e entry) apiVersion() string { version, _ := e.content["apiVersion"].(string); return version }
+
+// A state is what a run has come to.
+type state []entry
+
+// state reads what the contract counts as the end state. Bystanders are looked at elsewhere.
+func (s *scene) state(ctx context.Context) (state, error) {
+	var objects []unstructured.Unstructured
+	leaveOut := map[string][][]string{}
+	for _, r := range s.contract.End {
+		client, err := s.client(r.APIVersion, r.Kind)
+		if err != nil {
+			return nil, err
+		}
+		list, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("listing every %s: %w", r.Kind, err)
+		}
+		objects = append(objects, list.Items...)
+		leaveOut[r.Kind] = r.LeaveOut
+	}
+	objects = slices.DeleteFunc(objects, func(o unstructured.Unstructured) bool { return s.bystanders[string(o.GetUID())] != nil })
+	return stateOf(objects, leaveOut), nil
+}
+
+var (
+	uidPattern  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	timePattern = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
+)
+
+// fleeting are the fields of metadata that no two runs have in common.
+var fleeting = []string{"uid", "resourceVersion", "generation", "generateName", "creationTimestamp", "deletionTimestamp",
+	"deletionGracePeriodSeconds", "managedFields", "selfLink", "namespace"}
+
+func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string) state {
+	names := map[string]string{}
+	for _, o := range objects {
+		names[string(o.GetUID())] = fmt.Sprintf("<uid of %s %s>", o.GetKind(), displayName(o))
+	}
+	st := state{} // never nil: also nothing is a state
+	for _, o := range objects {
+		content := o.DeepCopy().Object
+		for _, path := range leaveOut[o.GetKind()] {
+			without(content, path)
+		}
+		metadata, _ := content["metadata"].(map[string]any)
+		for _, field := range fleeting {
+			delete(metadata, field)
+		}
+		ofOthers(metadata)
+		metadata["name"] = displayName(o)
+		if o.GetDeletionTimestamp() != nil {
+			metadata["deletionTimestamp"] = "<time>"
+		}
+		content, _ = steady(content, o.GetGeneration(), names).(map[string]any)
+		st = append(st, entry{o.GetKind(), displayName(o), content})
+	}
+	slices.SortFunc(st, func(a, b entry) int {
+		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(text(a.content), text(b.content)))
+	})
+	return st
+}
+
+// ofOthers takes away what the rivals of some cases leave.
+func ofOthers(metadata map[string]any) {
+	annotations, _ := metadata["annotations"].(map[string]any)
+	delete(annotations, rival)
+	if annotations != nil && len(annotations) == 0 {
+		delete(metadata, "annotations")
+	}
+}
+
+func displayName(o unstructured.Unstructured) string {
+	if o.GetGenerateName() != "" {
+		return o.GetGenerateName() + "*"
+	}
+	return o.GetName()
+}
+
+func text(value any) string {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(data)
+}
+
+// without removes the field at a path.
+func without(value any, path []string) {
+	switch v := value.(type) {
+	case map[string]any:
+		for key := range v {
+			if path[0] != "*" && path[0] != key {
+				continue
+			}
+			if len(path) == 1 {
+				delete(v, key)
+			} else {
+				without(v[key], path[1:])
+			}
+		}
+	case []any:
+		if path[0] == "*" && len(path) > 1 {
+			for _, element := range v {
+				without(element, path[1:])
+			}
+		}
+	}
+}
+
+// steady replaces what differs from run to run: UIDs by names, times, and generations
+// by whether they are the current one.
+func steady(value any, generation int64, names map[string]string) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, field := range v {
+			if n, ok := field.(int64); ok && key == "observedGeneration" {
+				v[key] = map[bool]string{true: "<current>", false: "<behind>"}[n == generation]
+			} else {
+				v[key] = steady(field, generation, names)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = steady(v[i], generation, names)
+		}
+	case string:
+		if timePattern.MatchString(v) {
+			return "<time>"
+		}
+		return uidPattern.ReplaceAllStringFunc(v, func(uid string) string { return cmp.Or(names[uid], "<uid of something gone>") })
+	}
+	return value
+}
+
+// A difference is what a run has come to otherwise than the undisturbed one.
+type difference struct {
+	extra, missing []entry
+	changed        []change
+}
+
+type change struct {
+	entry
+	fields []string // "spec.replicas is 2 instead of 3"
+}
+
+func (d difference) empty() bool { return len(d.extra)+len(d.missing)+len(d.changed) == 0 }
+
+func compare(want, got state) (d difference) {
+	for _, name := range names(want, got) {
+		wanted, found := slices.Clone(want.of(name)), slices.Clone(got.of(name))
+		// Of several with the same generated name, those that are equal belong together.
+		wanted = slices.DeleteFunc(wanted, func(w entry) bool {
+			at := slices.IndexFunc(found, func(f entry) bool { return reflect.DeepEqual(w.content, f.content) })
+			if at >= 0 {
+				found = slices.Delete(found, at, at+1)
+			}
+			return at >= 0
+		})
+		for len(wanted) > 0 && len(found) > 0 {
+			d.changed = append(d.changed, change{wanted[0], fields("", wanted[0].content, found[0].content)})
+			wanted, found = wanted[1:], found[1:]
+		}
+		d.missing, d.extra = append(d.missing, wanted...), append(d.extra, found...)
+	}
+	return d
+}
+
+func names(states ...state) []string {
+	all := map[string]bool{}
+	for _, s := range states {
+		for _, e := range s {
+			all[e.String()] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+func (s state) of(name string) (found state) {
+	for _, e := range s {
+		if e.String() == name {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// fields says where two values differ.
+func fields(path string, want, got any) (lines []string) {
+	w, isMap := want.(map[string]any)
+	g, alsoMap := got.(map[string]any)
+	if isMap && alsoMap {
+		keys := maps.Clone(w)
+		maps.Copy(keys, g)
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			lines = append(lines, fields(join(path, key), w[key], g[key])...)
+		}
+		return lines
+	}
+	if reflect.DeepEqual(want, got) {
+		return nil
+	}
+	short := func(value any) string {
+		if value == nil {
+			return "missing"
+		}
+		s := text(value)
+		return s[:min(len(s), 200)]
+	}
+	return []string{fmt.Sprintf("%s is %s instead of %s", path, short(got), short(want))}
+}
+
+// holds reports whether an object has at least what is wanted. Each element of a wanted
+// list has to be like some element of the object's list; null is for a field that must not be there.
+func holds(object, wanted any) bool { return len(lacks("", wanted, object)) == 0 }
+
+// lacks says what an object does not have of what is wanted.
+func lacks(path string, wanted, object any) (lines []string) {
+	switch w := wanted.(type) {
+	case map[string]any:
+		o, ok := object.(map[string]any)
+		if !ok && object != nil {
+			break
+		}
+		for _, key := range slices.Sorted(maps.Keys(w)) {
+			if w[key] != nil || o[key] != nil {
+				lines = append(lines, lacks(join(path, key), w[key], o[key])...)
+			}
+		}
+		return lines
+	case []any:
+		o, _ := object.([]any)
+		if len(w) > 0 && !slices.ContainsFunc(w, func(one any) bool {
+			return !slices.ContainsFunc(o, func(element any) bool { return holds(element, one) })
+		}) {
+			return nil
+		}
+	}
+	return fields(path, wanted, object)
+}

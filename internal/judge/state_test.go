@@ -1,0 +1,104 @@
+package judge
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+func objects(t *testing.T, texts ...string) (all []unstructured.Unstructured) {
+	t.Helper()
+	for _, text := range texts {
+		data, err := yaml.YAMLToJSON([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := unstructured.Unstructured{}
+		if err := o.UnmarshalJSON(data); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+const owner = `
+apiVersion: v1
+kind: Owner
+metadata: {name: o, uid: UID-4000-8000-000000000001, resourceVersion: "7", generation: 3, creationTimestamp: "2026-01-01T00:00:00Z"}
+status: {observedGeneration: 3, at: "2026-01-01T00:00:00Z", nodes: [a], conditions: [{type: Ready, observedGeneration: 2, message: x}]}
+`
+
+const child = `
+apiVersion: v1
+kind: Child
+metadata: {name: c-RANDOM, generateName: c-, uid: UID-4000-8000-000000000002, ownerReferences: [{kind: Owner, uid: UID-4000-8000-000000000001}]}
+spec: {size: NUMBER, selector: "uid=UID-4000-8000-000000000001", other: 99999999-0000-4000-8000-000000000009}
+`
+
+func read(t *testing.T, uid string, texts ...string) state {
+	t.Helper()
+	for i := range texts {
+		texts[i] = strings.ReplaceAll(texts[i], "UID", uid)
+	}
+	return stateOf(objects(t, texts...), map[string][][]string{"Owner": {{"status", "nodes"}, {"status", "conditions", "*", "message"}}})
+}
+
+// What differs from run to run is no difference.
+func TestStateLeavesOutWhatIsFleeting(t *testing.T) {
+	a := read(t, "11111111-1111", owner, strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", "x1"), "NUMBER", "1"))
+	b := read(t, "22222222-2222", strings.ReplaceAll(strings.ReplaceAll(owner, "2026", "2027"), "nodes: [a]", "nodes: [b]"), strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", "y2"), "NUMBER", "1"))
+	if d := compare(a, b); !d.empty() {
+		t.Errorf("%+v", d)
+	}
+	want := map[string]any{"apiVersion": "v1", "kind": "Owner", "metadata": map[string]any{"name": "o"},
+		"status": map[string]any{"observedGeneration": "<current>", "at": "<time>", "conditions": []any{map[string]any{"type": "Ready", "observedGeneration": "<behind>"}}}}
+	if diff := cmp.Diff(want, a.of("Owner o")[0].content); diff != "" {
+		t.Error(diff)
+	}
+	if got := a.of("Child c-*")[0].content["spec"].(map[string]any); got["selector"] != "uid=<uid of Owner o>" || got["other"] != "<uid of something gone>" {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	one := func(random, number string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", random), "NUMBER", number)
+	}
+	want := read(t, "11111111-1111", owner, one("a", "1"))
+	d := compare(want, read(t, "11111111-1111", owner, one("a", "1"), one("b", "2")))
+	if len(d.extra) != 1 || len(d.missing)+len(d.changed) > 0 || d.extra[0].String() != "Child c-*" {
+		t.Errorf("two instead of one: %+v", d)
+	}
+	d = compare(want, read(t, "11111111-1111", owner, one("a", "2")))
+	if len(d.changed) != 1 || cmp.Diff([]string{"spec.size is 2 instead of 1"}, d.changed[0].fields) != "" {
+		t.Errorf("another number: %+v", d)
+	}
+	if d = compare(want, read(t, "11111111-1111", owner)); len(d.missing) != 1 {
+		t.Errorf("none: %+v", d)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	o := objects(t, "{kind: A, spec: {n: 1, gone: x}, list: [{type: A, status: 'True'}, {type: B, status: 'False'}], none: []}")[0].Object
+	for text, want := range map[string]bool{
+		"{kind: A, spec: {n: 1}}":                       true,
+		"{kind: A, spec: {n: 2}}":                       false,
+		"{kind: A, spec: {other: null}}":                true,
+		"{kind: A, spec: {gone: null}}":                 false,
+		"{kind: A, spec: {n: {m: 1}}}":                  false,
+		"{kind: A, list: [{type: B, status: 'False'}]}": true,
+		"{kind: A, list: [{type: B, status: 'True'}]}":  false,
+		"{kind: A, missing: {other: null}}":             true,
+		"{kind: A, none: []}":                           true,
+		"{kind: A, list: []}":                           false,
+		"{kind: A, missing: {a: 1}}":                    false,
+	} {
+		if wanted := objects(t, text)[0].Object; holds(o, wanted) != want {
+			t.Errorf("%s: it lacks %q", text, lacks("", wanted, o))
+		}
+	}
+}

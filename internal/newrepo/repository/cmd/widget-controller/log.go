@@ -1,0 +1,1 @@
+../../../../../07-in-cluster/policy-controller/log.go

@@ -1,0 +1,1 @@
+../../../../../06-controller/loop/parallel_test.go

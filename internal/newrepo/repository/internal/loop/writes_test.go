@@ -1,0 +1,1 @@
+../../../../../06-controller/loop/writes_test.go

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# build.sh: builds the workshop's own command into .workshop. The first time it says
+# every ten seconds that it goes on; later ones are part of commands whose output counts.
+# It runs in the bash 3.2 of macOS, too: the command then says that this bash is too old.
+set -euo pipefail
+unset CDPATH
+cd "$(dirname "$0")/.."
+
+# progress speaks until its standard input ends. It starts no sleep, which would outlive it.
+progress() {
+  local pause=2 said=0
+  while :; do
+    local before=$SECONDS
+    if read -r -t "$pause" || ((SECONDS - before + 1 < pause)); then return; fi
+    if ((said++)); then
+      echo "  ${SECONDS}s so far"
+    else
+      echo "Building the workshop's own command (once; about a minute where nothing is compiled yet)"
+    fi
+    pause=10
+  done
+}
+
+# go build that is interrupted early leaves its temporary folder behind.
+GOTMPDIR=$(mktemp -d)
+export GOTMPDIR
+trap 'rm -rf "$GOTMPDIR"' EXIT
+trap 'exit 130' INT TERM
+if [[ -x .workshop/workshop ]]; then exec 3>/dev/null; else exec 3> >(progress >&2); fi
+go build -o .workshop/workshop ./cmd/workshop 3>&-
+exec 3>&-
