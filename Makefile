@@ -33,7 +33,7 @@ endif
 
 .PHONY: exercise check watch hint solution reset progress prove
 .PHONY: pack unpack board trainers go
-.PHONY: help tour step test test-proxy test-unit test-e2e test-browser test-race test-step diagrams up down status shell web logs doctor node-image readme generate upgrade lint verify bench chaos judge judge-mutants judge-table clean build image new
+.PHONY: help tour step test test-proxy test-unit test-e2e test-browser test-race test-step diagrams up down status shell web logs doctor node-image readme generate upgrade lint verify bench chaos judge judge-mutants judge-table clean build image new kubebuilder
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -89,6 +89,7 @@ help:
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
 ##   make clean            make down, then remove .workshop with its binaries
+##   make kubebuilder      build the kubebuilder of step 10, and print its path
 ##   make node-image       a kind node image without a registry (Linux, root)
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),
 ## K8S_VERSION=1.34 to 1.37 the version that kind runs (unset: that of client-go)
@@ -96,7 +97,7 @@ help:
 tour up down status shell web logs trainers node-image test test-unit test-e2e test-browser test-race lint verify: build
 	@exec $(WORKSHOP) $@
 
-step readme bench test-step exercise check watch hint solution reset progress prove chaos judge pack board image new: build
+step readme bench test-step exercise check watch hint solution reset progress prove chaos judge pack board image new kubebuilder: build
 	@exec $(WORKSHOP) $@
 
 judge-table: go

@@ -16,6 +16,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/doctor"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/kubebuilder"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/lint"
 	"github.com/k8s-go/workshop/internal/nodeimage"
@@ -60,6 +61,7 @@ var commands = map[string]func(ctx context.Context, ws workspace.Workspace, args
 	"progress":     runner.ShowProgress,
 	"prove":        prove,
 	"web":          serveWeb,
+	"kubebuilder":  kubebuilder.Print,
 	"lint":         lint.Run,
 	"verify":       verify.Run,
 }

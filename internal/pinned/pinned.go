@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
 
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -77,7 +78,7 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 	}
 	fmt.Fprintf(out, "Building %d binaries from Go modules into %s (once; minutes on a machine that never built them)\n", len(stale), dir)
 	for i, tool := range stale {
-		name := path.Base(tool)
+		name := nameOf(tool)
 		done := progress.Start(out, fmt.Sprintf("[%d/%d] %s", i+1, len(stale), name))
 		// Built beside its place and moved there: a half-written binary is
 		// never run, and one that is running is not overwritten.
@@ -104,7 +105,7 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 func (t Tools) Missing(ws workspace.Workspace, names ...string) ([]string, error) {
 	stale, err := t.stale(ws, names)
 	for i := range stale {
-		stale[i] = path.Base(stale[i])
+		stale[i] = nameOf(stale[i])
 	}
 	return stale, err
 }
@@ -116,6 +117,15 @@ func (t Tools) Files(names ...string) []string {
 		files = append(files, path.Join(t.Dir, name), path.Join(t.Dir, ".stamps", name))
 	}
 	return files
+}
+
+// nameOf returns the name that go build gives a program: the last element of its path, but
+// kubebuilder for sigs.k8s.io/kubebuilder/v4.
+func nameOf(tool string) string {
+	if prefix, _, ok := module.SplitPathVersion(tool); ok {
+		return path.Base(prefix)
+	}
+	return path.Base(tool)
 }
 
 // stale returns the packages of those tools whose binaries are missing or of other pins.
@@ -130,7 +140,7 @@ func (t Tools) stale(ws workspace.Workspace, names []string) ([]string, error) {
 	}
 	var stale []string
 	for _, tool := range tools {
-		name := path.Base(tool)
+		name := nameOf(tool)
 		if len(names) > 0 && !slices.Contains(names, name) {
 			continue
 		}

@@ -93,3 +93,19 @@ func TestBuildFailures(t *testing.T) {
 		t.Errorf("no go: error = %v", err)
 	}
 }
+
+// The last element of a path is no name where it is the major version of a module.
+func TestNames(t *testing.T) {
+	for tool, want := range map[string]string{
+		"sigs.k8s.io/kind":                               "kind",
+		"sigs.k8s.io/kubebuilder/v4":                     "kubebuilder",
+		"go.etcd.io/etcd/server/v3/etcd":                 "etcd",
+		"gopkg.in/tool.v2":                               "tool",
+		"github.com/rhysd/actionlint/cmd/actionlint":     "actionlint",
+		"sigs.k8s.io/controller-tools/cmd/controller-v2": "controller-v2",
+	} {
+		if got := nameOf(tool); got != want {
+			t.Errorf("%s: %q, want %q", tool, got, want)
+		}
+	}
+}

@@ -81,10 +81,10 @@ func (w Workspace) ModuleVersion(goMod, module string) (string, error) {
 }
 
 // Modules returns the folders of all Go modules of the clone, the root's first: "."
-// and "scripts/tools". The module of a learner's work is none of them.
+// and "scripts/tools". A step can have a project with a module of its own. The module of a learner's work is none of them.
 func (w Workspace) Modules() ([]string, error) {
 	modules := []string{"."}
-	for _, pattern := range []string{"scripts/*/go.mod", "internal/newrepo/repository/go.mod", "internal/newrepo/repository/hack/go.mod"} {
+	for _, pattern := range []string{"scripts/*/go.mod", "[0-9][0-9]-*/*/go.mod", "internal/newrepo/repository/go.mod", "internal/newrepo/repository/hack/go.mod"} {
 		found, err := filepath.Glob(filepath.Join(w.Root, pattern))
 		if err != nil {
 			return nil, err

@@ -1,0 +1,304 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	controllerv1alpha1 "github.com/k8s-go/workshop/10-kubebuilder/icecream/api/v1alpha1"
+)
+
+// FieldManager is that of everything that this controller writes.
+const FieldManager = client.FieldOwner("icecream-controller")
+
+// IcecreamReconciler gives each Icecream a Deployment, and says in its status how that goes.
+// What both should be stands in desired.go.
+type IcecreamReconciler struct {
+	client.Client               // reads from the cache, writes to the API server
+	Live          client.Reader // reads from the API server
+	Recorder      events.EventRecorder
+	Image         string // of the only container
+
+	memories sync.Map // of *memory, by the names of the Icecreams
+}
+
+// +kubebuilder:rbac:groups=controller.nicoleh.io,resources=icecreams,verbs=get;list;watch
+// +kubebuilder:rbac:groups=controller.nicoleh.io,resources=icecreams/status,verbs=update
+// +kubebuilder:rbac:groups=controller.nicoleh.io,resources=icecreams/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile looks at one Icecream, and decides what follows for the queue.
+func (r *IcecreamReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	found, _ := r.memories.LoadOrStore(req.NamespacedName, &memory{written: map[string]string{}})
+	m := found.(*memory)
+	if wait := time.Until(m.asleep); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil // an event has come before the server's Retry-After was over
+	}
+	// The context that we get has no deadline, and ends with SIGTERM: that would cut a write off.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	err := r.reconcile(ctx, req.NamespacedName, m)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		wait := time.Duration(seconds) * time.Second
+		m.asleep = time.Now().Add(wait)
+		return ctrl.Result{RequeueAfter: wait}, nil // beside an error, the result would be ignored
+	}
+	if apierrors.IsConflict(err) { // somebody was faster: the event of that brings us back, and an error would be an alarm
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	return ctrl.Result{}, err // an error comes back later each time
+}
+
+// errForeign says that the Deployment belongs to somebody else. Trying again would not help.
+var errForeign = errors.New("exists and does not belong to this Icecream")
+
+// reconcile brings an Icecream's Deployment and status to what they should be.
+func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKey, m *memory) error {
+	ice, err := read[controllerv1alpha1.Icecream](ctx, r, name, m)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.memories.Delete(name)
+		return nil
+	case err != nil:
+		return err
+	case !ice.DeletionTimestamp.IsZero():
+		return nil // the garbage collector deletes the Deployment
+	}
+	olds, err := r.olds(ctx, ice)
+	if err != nil {
+		return err
+	}
+	d, wrote, err := r.deployment(ctx, ice, m)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // a namespace never comes back
+	}
+	if err == nil && available(ice, d) && len(olds) > 0 {
+		wrote, err = true, r.retire(ctx, ice, olds)
+	}
+	if d == nil && len(olds) > 0 {
+		d = &olds[0] // as long as there is no other, its numbers count
+	}
+	reported, failed := r.report(ctx, ice, d, err, m)
+	switch {
+	case failed != nil:
+		return errors.Join(err, failed)
+	case errors.Is(err, errForeign):
+		if reported {
+			r.event(ice, corev1.EventTypeWarning, controllerv1alpha1.ReasonErrResourceExists, err.Error())
+		}
+		return nil
+	case err == nil && (wrote || reported):
+		r.event(ice, corev1.EventTypeNormal, "Synced", "Icecream synced successfully")
+	}
+	return err
+}
+
+// deployment returns the Icecream's Deployment as it should be.
+func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1alpha1.Icecream, m *memory) (d *appsv1.Deployment, wrote bool, err error) {
+	wanted := deploymentFor(ice, r.Image)
+	name := client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}
+	d, err = read[appsv1.Deployment](ctx, r, name, m)
+	if apierrors.IsNotFound(err) {
+		d, wrote, err = r.create(ctx, ice, name)
+	}
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !owned(ice, d):
+		return nil, false, fmt.Errorf("the Deployment %s %w", d.Name, errForeign)
+	case !wrote && d.DeletionTimestamp.IsZero() && drifted(ice, r.Image, d):
+		// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
+		wanted.WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
+		if err := r.Apply(ctx, wanted, FieldManager, client.ForceOwnership); err != nil {
+			return d, false, fmt.Errorf("applying Deployment %s: %w", d.Name, err)
+		}
+		d, wrote = &appsv1.Deployment{}, true
+		if err := convert(wanted, d); err != nil { // the answer is in there now
+			return nil, true, err
+		}
+	}
+	if wrote {
+		m.wrote(d)
+	}
+	return d, wrote, nil
+}
+
+// create sends a POST, because an apply would take over whatever has that name. If there is
+// one already, create returns that.
+func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1.Icecream, name client.ObjectKey) (d *appsv1.Deployment, created bool, err error) {
+	if meta.IsStatusConditionTrue(ice.Status.Conditions, controllerv1alpha1.ConditionOwned) {
+		// There was one. If the garbage collector has deleted it (--cascade=foreground), a new one would race it.
+		if err := r.confirm(ctx, ice); err != nil {
+			return nil, false, err
+		}
+	}
+	d = &appsv1.Deployment{}
+	if err := convert(deploymentFor(ice, r.Image), d); err != nil {
+		return nil, false, err
+	}
+	err = r.Create(ctx, d, FieldManager)
+	if apierrors.IsAlreadyExists(err) { // the cache was behind, or the answer to our POST was lost
+		d = &appsv1.Deployment{} // decoding leaves what an answer lacks, so an owner of ours would stay in there
+		return d, false, r.Live.Get(ctx, name, d)
+	}
+	return d, err == nil, err
+}
+
+// olds returns the Deployments that the Icecream had under other names, in their order.
+func (r *IcecreamReconciler) olds(ctx context.Context, ice *controllerv1alpha1.Icecream) ([]appsv1.Deployment, error) {
+	var all appsv1.DeploymentList
+	err := r.List(ctx, &all, client.InNamespace(ice.Namespace), client.MatchingFields{byController: string(ice.UID)})
+	olds := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool {
+		return d.Name == ice.Spec.DeploymentName || !d.DeletionTimestamp.IsZero()
+	})
+	slices.SortFunc(olds, func(a, b appsv1.Deployment) int { return cmp.Compare(a.Name, b.Name) })
+	return olds, err
+}
+
+// retire deletes what we have looked at, and nothing else of the same name.
+func (r *IcecreamReconciler) retire(ctx context.Context, ice *controllerv1alpha1.Icecream, olds []appsv1.Deployment) error {
+	if err := r.confirm(ctx, ice); err != nil {
+		return err
+	}
+	for _, old := range olds {
+		err := r.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting the old Deployment %s: %w", old.Name, err)
+		}
+	}
+	return nil
+}
+
+// confirm asks the API server whether the Icecream still asks for the same. Before what cannot
+// be undone, a cache that may be behind is not enough.
+func (r *IcecreamReconciler) confirm(ctx context.Context, ice *controllerv1alpha1.Icecream) error {
+	live := &controllerv1alpha1.Icecream{}
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(ice), live)
+	if apierrors.IsNotFound(err) || err == nil && (live.UID != ice.UID || live.Generation != ice.Generation) {
+		return apierrors.NewConflict(controllerv1alpha1.GroupVersion.WithResource("icecreams").GroupResource(), ice.Name, errors.New("the cache is behind"))
+	}
+	return err
+}
+
+// report writes the status, if it differs.
+func (r *IcecreamReconciler) report(ctx context.Context, ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, failed error, m *memory) (reported bool, err error) {
+	if failed != nil && !errors.Is(failed, errForeign) && refusal(failed) == "" {
+		return false, nil // this will pass
+	}
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(ice.Namespace), client.MatchingFields{byIcecream: string(ice.UID)}); err != nil {
+		return false, err
+	}
+	status := statusOf(ice, d, pods.Items, failed)
+	if equality.Semantic.DeepEqual(ice.Status, status) {
+		return false, nil
+	}
+	ice.Status = status // what Get returns is a copy: others do not see this
+	if err := r.Status().Update(ctx, ice, FieldManager); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	m.wrote(ice)
+	return true, nil
+}
+
+// event records an Event. It regards a reference, because an object would add its resourceVersion: no two Events were the same.
+func (r *IcecreamReconciler) event(ice *controllerv1alpha1.Icecream, kind, reason, note string) {
+	regarding := &corev1.ObjectReference{APIVersion: controllerv1alpha1.GroupVersion.String(), Kind: "Icecream", Namespace: ice.Namespace, Name: ice.Name, UID: ice.UID}
+	r.Recorder.Eventf(regarding, nil, kind, reason, "Sync", "%s", note)
+}
+
+// convert makes an object of an apply configuration.
+func convert(from, to any) error {
+	data, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, to)
+}
+
+// The names of the indexes of the cache.
+const (
+	byDeployment = "spec.deploymentName" // Icecreams by the Deployment that they want
+	byUID        = "metadata.uid"        // an Icecream by its UID
+	byController = "controller"          // Deployments by the UID of their controller
+	byIcecream   = "icecream"            // pods by the UID in their label
+)
+
+// SetupWithManager sets up the controller with the Manager.
+func (r *IcecreamReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	for _, index := range []struct {
+		of    client.Object
+		name  string
+		value func(client.Object) string
+	}{
+		{&controllerv1alpha1.Icecream{}, byDeployment, func(o client.Object) string { return o.(*controllerv1alpha1.Icecream).Spec.DeploymentName }},
+		{&controllerv1alpha1.Icecream{}, byUID, func(o client.Object) string { return string(o.GetUID()) }},
+		{&appsv1.Deployment{}, byController, func(o client.Object) string {
+			return string(ptr.Deref(metav1.GetControllerOfNoCopy(o), metav1.OwnerReference{}).UID)
+		}},
+		{&corev1.Pod{}, byIcecream, uidLabel},
+	} {
+		values := func(o client.Object) []string { return []string{index.value(o)} }
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, values); err != nil {
+			return err
+		}
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&controllerv1alpha1.Icecream{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			// Our own report of a refusal is no reason to ask again: with a message that differs each time, that would never end.
+			return !refused(e.ObjectNew.(*controllerv1alpha1.Icecream)) || e.ObjectNew.GetGeneration() != e.ObjectOld.GetGeneration()
+		}})).
+		Owns(&appsv1.Deployment{}). // sees those of the Icecreams only
+		Watches(&appsv1.Deployment{}, r.icecreams(byDeployment, client.Object.GetName)).
+		Watches(&corev1.Pod{}, r.icecreams(byUID, uidLabel), builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			old, now := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
+			return nodeOf(old) != nodeOf(now) || uidLabel(old) != uidLabel(now) // a pod changes often
+		}})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 2,
+			// An event does not shorten the wait of a key, but it counts: with the usual limit of 1,000 s, a
+			// key that had events during an outage would stay away long after it.
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 10*time.Second),
+		}).
+		Named("icecream").
+		Complete(r)
+}
+
+// icecreams queues the Icecreams that an index has under a value of the object that has changed.
+func (r *IcecreamReconciler) icecreams(index string, value func(client.Object) string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) (requests []reconcile.Request) {
+		var all controllerv1alpha1.IcecreamList
+		if err := r.List(ctx, &all, client.InNamespace(o.GetNamespace()), client.MatchingFields{index: value(o)}); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Reading an index", "index", index)
+		}
+		for _, ice := range all.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&ice)})
+		}
+		return requests
+	})
+}

@@ -1,0 +1,49 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// A memory is what one Icecream's reconciliations know of each other. There is never more
+// than one of them at a time, and after a restart none is needed: the cache is new then.
+type memory struct {
+	asleep  time.Time         // the server has asked to be left alone until then
+	written map[string]string // the resourceVersions of our own writes that the cache may not show yet
+}
+
+func (m *memory) wrote(o client.Object) {
+	m.written[id(o, client.ObjectKeyFromObject(o))] = o.GetResourceVersion()
+}
+
+func id(o client.Object, name client.ObjectKey) string { return fmt.Sprintf("%T %s", o, name) }
+
+// read reads from the cache, or from the API server while the cache does not show our own last
+// write: the answer to a write comes before its event.
+func read[T any, O interface {
+	*T
+	client.Object
+}](ctx context.Context, r *IcecreamReconciler, name client.ObjectKey, m *memory) (O, error) {
+	o := O(new(T))
+	err := r.Get(ctx, name, o)
+	version := m.written[id(o, name)]
+	if version == "" || client.IgnoreNotFound(err) != nil {
+		return o, err
+	}
+	if err == nil {
+		if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version); err != nil || order >= 0 {
+			delete(m.written, id(o, name))
+			return o, err
+		}
+	}
+	o = O(new(T)) // decoding leaves what an answer lacks
+	if err = r.Live.Get(ctx, name, o); apierrors.IsNotFound(err) {
+		delete(m.written, id(o, name))
+	}
+	return o, err
+}
