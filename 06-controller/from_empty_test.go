@@ -103,8 +103,8 @@ func (g *grower) make(name, deployment string, replicas int32) *v1alpha1.Icecrea
 // the program takes none of this one; then two further Icecreams get their Deployments,
 // because a key that is worked on when its event comes is put behind those that wait.
 func (g *grower) looked() {
-	g.f.further++
-	name := fmt.Sprintf("passer-by-%d", g.f.further)
+	g.f.Further++
+	name := fmt.Sprintf("passer-by-%d", g.f.Further)
 	passes := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Event: "ADDED", Object: name, Fault: faultproxy.Delay, Delay: time.Millisecond})
 	g.f.foreign(name)
 	_ = g.within(5*time.Second, func(context.Context) error {
@@ -115,8 +115,8 @@ func (g *grower) looked() {
 	})
 	passes.Remove()
 	for range 2 {
-		g.f.further++
-		name := fmt.Sprintf("further-%d", g.f.further)
+		g.f.Further++
+		name := fmt.Sprintf("further-%d", g.f.Further)
 		g.make(name, name, 0)
 	}
 }

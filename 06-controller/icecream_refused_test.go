@@ -141,52 +141,6 @@ func TestIcecreamRetryAfterFreesTheWorker(t *testing.T) {
 	}
 }
 
-// The user takes a change of the name back, and the controller does not hear of it.
-func TestIcecreamRetiresNothingOnAStaleSpec(t *testing.T) {
-	t.Parallel()
-	f := newIcecreamTest(t)
-	f.Start()
-	f.create("vanilla", "cone", 0)
-	f.until("vanilla", isAvailable)
-	cone := f.deployment("cone")
-	var held *faultproxy.Injection
-	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.CallAnswered,
-		Call: func(context.Context, faultproxy.Request) error {
-			held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
-			f.patch("vanilla", `{"spec":{"deploymentName":"cone"}}`)
-			return nil
-		}})
-	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	f.Eventually(time.Minute, func(ctx context.Context) error {
-		d, err := f.deployments.Get(ctx, "cup", metav1.GetOptions{})
-		if err == nil && d.Status.ObservedGeneration != d.Generation {
-			err = errors.New("the new Deployment is not available")
-		}
-		return err
-	})
-	// It has looked at an available cup: by asking for the Icecream, or by deleting.
-	f.Eventually(time.Minute, func(context.Context) error {
-		if len(f.requests("get", "icecreams"))+len(f.requests("delete", "deployments")) == 0 {
-			return errors.New("the controller has not looked at the new Deployment")
-		}
-		return nil
-	})
-	if err := f.Hold(time.Second, func() error {
-		if d := f.deployment("cone"); d.UID != cone.UID || d.DeletionTimestamp != nil {
-			return errors.New("the Deployment that the live spec names was deleted")
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
-	held.Remove()
-	f.gone("cup")
-	f.until("vanilla", isAvailable)
-	if d := f.deployment("cone"); d.UID != cone.UID {
-		t.Error("the Deployment was made again")
-	}
-}
-
 // The Icecream is deleted with --cascade=foreground, so it outlives its
 // Deployment, and the controller hears of the Deployment only.
 func TestIcecreamDoesNotRaceTheGarbageCollector(t *testing.T) {

@@ -64,21 +64,22 @@ func (c *Controller) Launch() {
 	c.T.Helper()
 	c.Process = c.Runner.Start(c.Command)
 	c.Eventually(time.Minute, func(context.Context) error {
-		if c.Address("health") == "" || c.Address("metrics") == "" {
+		if c.Address("health") == "" {
 			return fmt.Errorf("no address in the log:\n%s", c.Process.Stderr())
 		}
 		return nil
 	})
 }
 
-// listening is the line that says where a controller listens, and for what if it has two servers.
-var listening = regexp.MustCompile(`"Listening"(?: for="([^"]+)")? address="([^"]+)"`)
+// listening is the line that says where a controller listens, and for what if it has two
+// servers: as step 06 logs it, or as controller-runtime does.
+var listening = regexp.MustCompile(`"Listening"(?: for="([^"]+)")? address="([^"]+)"|starting server\t\{"name": "(health) probe", "addr": "([^"]+)"\}`)
 
 // Address returns where the controller serves its "health" or its "metrics", or "".
 func (c *Controller) Address(of string) string {
 	for _, found := range listening.FindAllStringSubmatch(c.Process.Stderr(), -1) {
-		if found[1] == of || found[1] == "" {
-			return found[2]
+		if found[1]+found[3] == of || found[1]+found[3] == "" {
+			return found[2] + found[4]
 		}
 	}
 	return ""

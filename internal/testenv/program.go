@@ -116,7 +116,8 @@ func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramO
 	return binary, nil
 }
 
-// GoBuild builds the program in the folder pkg of the module at root. Changed sources go into the folder overlays.
+// GoBuild builds the program in the folder pkg of the module at root, or of a module below it
+// that pkg belongs to. Changed sources go into the folder overlays.
 func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ...ProgramOption) error {
 	// No symbol table: linking takes a third less, and stack traces stay whole.
 	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary}
@@ -128,7 +129,21 @@ func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ..
 		args = append(args, "-overlay", file)
 	}
 	// The grace is for go to remove its temporary folder.
+	root, pkg = moduleOf(root, pkg)
 	return proc.Run(ctx, proc.Cmd{Path: "go", Args: append(args, pkg), Dir: root, Env: workspace.Environ(), Grace: 10 * time.Second})
+}
+
+// moduleOf returns the folder of the module that a package below root belongs to, and the
+// package's path in there. A step can have a project with a module of its own.
+func moduleOf(root, pkg string) (module, rest string) {
+	dir := path.Clean(filepath.ToSlash(pkg))
+	for rest = "."; dir != "." && dir != "/"; dir = path.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(root, dir, "go.mod")); err == nil {
+			return filepath.Join(root, dir), "./" + rest
+		}
+		rest = path.Join(path.Base(dir), rest)
+	}
+	return root, pkg
 }
 
 // overlay writes the changed sources to dir, with the file that tells go

@@ -32,11 +32,11 @@ func Run(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			errs = append(errs, fmt.Errorf("%s is not tidy; run go mod tidy there: %w", filepath.Join(dir, "go.mod"), err))
 		}
 	}
-	errs = append(errs, verifyGenerated(ctx, ws), verifyDocuments(ws), verifyVendored(ws))
+	errs = append(errs, verifyGenerated(ctx, ws), verifyScaffold(ctx, ws), verifyDocuments(ws), verifyVendored(ws))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Println("ok  modules, generated code, documents and vendored files")
+	fmt.Println("ok  modules, generated code, the scaffold of step 10, documents and vendored files")
 	return nil
 }
 

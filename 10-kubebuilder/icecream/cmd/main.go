@@ -57,9 +57,11 @@ func main() {
 	var secureMetrics bool
 	var enableHTTP2 bool
 	var namespace, image string
+	var resync time.Duration
 	var tlsOpts []func(*tls.Config)
 	flag.StringVar(&namespace, "namespace", metav1.NamespaceAll, "Where to work. The default is all namespaces.")
 	flag.StringVar(&image, "image", "workshop/pause:1", "The image of the Deployments.")
+	flag.DurationVar(&resync, "resync", 10*time.Hour, "How often to look at everything, without an event.")
 	flag.StringVar(&metricsAddr, "metrics-bind-address", "0", "The address the metrics endpoint binds to. "+
 		"Use :8443 for HTTPS or :8080 for HTTP, or leave as 0 to disable the metrics service.")
 	flag.StringVar(&probeAddr, "health-probe-bind-address", ":8081", "The address the probe endpoint binds to.")
@@ -158,6 +160,7 @@ func main() {
 		os.Exit(1)
 	}
 	cacheOptions := cache.Options{
+		SyncPeriod:       &resync,
 		DefaultTransform: cache.TransformStripManagedFields(),
 		// The server sends no other pods, and other kinds are kept as they are.
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.NewSelector().Add(*labelled)}},

@@ -1,68 +1,72 @@
 package controller
 
 import (
-	"context"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controllerv1alpha1 "github.com/k8s-go/workshop/10-kubebuilder/icecream/api/v1alpha1"
 )
 
+// envtest has no controllers but ours: nobody makes pods, and nobody collects garbage. What
+// needs those is tested with a cluster, by ../../../e2e_test.go.
 var _ = Describe("Icecream Controller", func() {
-	Context("When reconciling a resource", func() {
-		const resourceName = "test-resource"
+	var namespace string
 
-		ctx := context.Background()
+	BeforeEach(func() {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "icecream-"}}
+		Expect(k8sClient.Create(ctx, ns)).To(Succeed())
+		namespace = ns.Name
+	})
 
-		typeNamespacedName := types.NamespacedName{
-			Name:      resourceName,
-			Namespace: "default", // TODO(user):Modify as needed
-		}
-		icecream := &controllerv1alpha1.Icecream{}
+	icecream := func(name, deployment string) *controllerv1alpha1.Icecream {
+		GinkgoHelper()
+		ice := &controllerv1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: controllerv1alpha1.IcecreamSpec{DeploymentName: deployment, Replicas: ptr.To(int32(2))}}
+		Expect(k8sClient.Create(ctx, ice)).To(Succeed())
+		return ice
+	}
+	owned := func(ice *controllerv1alpha1.Icecream, want metav1.ConditionStatus, reason string) {
+		GinkgoHelper()
+		Eventually(func(g Gomega) {
+			g.Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(ice), ice)).To(Succeed())
+			c := meta.FindStatusCondition(ice.Status.Conditions, controllerv1alpha1.ConditionOwned)
+			g.Expect(c).NotTo(BeNil())
+			g.Expect(c.Status).To(Equal(want))
+			g.Expect(c.Reason).To(Equal(reason))
+		}, 20*time.Second).Should(Succeed())
+	}
 
-		BeforeEach(func() {
-			By("creating the custom resource for the Kind Icecream")
-			err := k8sClient.Get(ctx, typeNamespacedName, icecream)
-			if err != nil && errors.IsNotFound(err) {
-				resource := &controllerv1alpha1.Icecream{
-					ObjectMeta: metav1.ObjectMeta{
-						Name:      resourceName,
-						Namespace: "default",
-					},
-					// TODO(user): Specify other spec details if needed.
-				}
-				Expect(k8sClient.Create(ctx, resource)).To(Succeed())
-			}
-		})
+	It("gives an Icecream a Deployment, and corrects it", func() {
+		ice := icecream("vanilla", "cone")
+		owned(ice, metav1.ConditionTrue, controllerv1alpha1.ReasonCreated)
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cone"}}
+		Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(d), d)).To(Succeed())
+		Expect(metav1.IsControlledBy(d, ice)).To(BeTrue())
+		Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
 
-		AfterEach(func() {
-			// TODO(user): Cleanup logic after each test, like removing the resource instance.
-			resource := &controllerv1alpha1.Icecream{}
-			err := k8sClient.Get(ctx, typeNamespacedName, resource)
-			Expect(err).NotTo(HaveOccurred())
+		Expect(k8sClient.Patch(ctx, d, client.RawPatch(client.Merge.Type(), []byte(`{"spec":{"replicas":7}}`)))).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(k8sClient.Get(ctx, client.ObjectKeyFromObject(d), d)).To(Succeed())
+			g.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
+		}, 20*time.Second).Should(Succeed())
+	})
 
-			By("Cleanup the specific resource instance Icecream")
-			Expect(k8sClient.Delete(ctx, resource)).To(Succeed())
-		})
-		It("should successfully reconcile the resource", func() {
-			By("Reconciling the created resource")
-			controllerReconciler := &IcecreamReconciler{
-				Client: k8sClient,
-				Scheme: k8sClient.Scheme(),
-			}
-
-			_, err := controllerReconciler.Reconcile(ctx, reconcile.Request{
-				NamespacedName: typeNamespacedName,
-			})
-			Expect(err).NotTo(HaveOccurred())
-			// TODO(user): Add more specific assertions depending on your controller's reconciliation logic.
-			// Example: If you expect a certain status condition after reconciliation, verify it here.
-		})
+	It("waits for a name that somebody else has", func() {
+		first := icecream("first", "cone")
+		owned(first, metav1.ConditionTrue, controllerv1alpha1.ReasonCreated)
+		second := icecream("second", "cone")
+		owned(second, metav1.ConditionFalse, controllerv1alpha1.ReasonErrResourceExists)
+		// Nothing but the event of the Deployment says that the name is free.
+		Expect(k8sClient.Delete(ctx, first)).To(Succeed())
+		Expect(k8sClient.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cone"}})).To(Succeed())
+		owned(second, metav1.ConditionTrue, controllerv1alpha1.ReasonCreated)
 	})
 })

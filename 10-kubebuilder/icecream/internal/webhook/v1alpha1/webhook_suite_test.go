@@ -41,7 +41,9 @@ var (
 func TestAPIs(t *testing.T) {
 	RegisterFailHandler(Fail)
 
-	RunSpecs(t, "Webhook Suite")
+	suite, reporter := GinkgoConfiguration()
+	suite.FailOnEmpty = true // a suite without specs is no success
+	RunSpecs(t, "Webhook Suite", suite, reporter)
 }
 
 var _ = BeforeSuite(func() {
@@ -58,7 +60,7 @@ var _ = BeforeSuite(func() {
 	By("bootstrapping test environment")
 	testEnv = &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: false,
+		ErrorIfCRDPathMissing: true,
 
 		WebhookInstallOptions: envtest.WebhookInstallOptions{
 			Paths: []string{filepath.Join("..", "..", "..", "config", "webhook")},
