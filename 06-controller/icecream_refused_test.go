@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
 )
 
 // refusedWith checks that the status reports a refusal, and what the server has said.
@@ -115,29 +115,8 @@ func TestIcecreamRetryAfterFreesTheWorker(t *testing.T) {
 	t.Parallel()
 	f := newIcecreamTest(t)
 	f.Start("-workers", "1")
-	for _, name := range []string{"late", "early"} {
-		f.create(name, name, 0)
-		f.until(name, isAvailable)
-	}
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments", Name: "late"},
-		Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second})
-	f.patchDeployment("late", `{"spec":{"replicas":1}}`)
-	f.Struck(busy, 1)
-	f.patchDeployment("early", `{"spec":{"replicas":1}}`)
-	// A correction that meets a conflict is sent again, and that changes nothing about the order.
-	var order []string
-	f.Eventually(time.Minute, func(context.Context) error {
-		order = nil
-		for _, r := range f.requests("patch", "deployments") {
-			order = append(order, r.Name)
-		}
-		if order = slices.Compact(order); len(order) < 3 {
-			return fmt.Errorf("corrected: %q", order)
-		}
-		return nil
-	})
-	if got := strings.Join(order, ", "); got != "late, early, late" {
-		t.Errorf("corrected: %s", got)
+	if err := icecreamtest.FreesTheWorkers(f.Test, 1); err != nil {
+		t.Error(err)
 	}
 }
 

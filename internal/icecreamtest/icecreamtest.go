@@ -969,3 +969,118 @@ func TriesAgainAfterAConflict(f *Test) error {
 	}
 	return nil
 }
+
+// within returns what is still wrong after a time.
+func (f *Test) within(limit time.Duration, check func() error) error {
+	f.T.Helper()
+	end := time.Now().Add(limit)
+	var wrong error
+	f.Eventually(limit+30*time.Second, func(context.Context) error {
+		if wrong = check(); wrong != nil && time.Now().Before(end) {
+			return wrong
+		}
+		return nil
+	})
+	return wrong
+}
+
+// soon is long enough for what an event causes, and too short for anything that comes later.
+const soon = 20 * time.Second
+
+// NoticesAFreeName: somebody else's Deployment goes, and nothing but its event says so.
+func NoticesAFreeName(f *Test) error {
+	f.Start()
+	f.Foreign("cone")
+	f.Create("vanilla", "cone", 0)
+	ice := f.Until("vanilla", IsRefused)
+	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return f.within(soon, func() error {
+		if len(f.All(ice)) == 0 {
+			return errors.New("the name is free, and the Icecream has no Deployment")
+		}
+		return nil
+	})
+}
+
+// MakesADeletedOneAgain: the Icecream's Deployment is deleted.
+func MakesADeletedOneAgain(f *Test) error {
+	f.Start()
+	f.Create("vanilla", "cone", 0)
+	ice := f.Until("vanilla", IsAvailable)
+	old := f.Deployment("cone")
+	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return f.within(soon, func() error {
+		if all := f.All(ice); len(all) == 0 || all[0].UID == old.UID {
+			return errors.New("the Deployment was not made again")
+		}
+		return nil
+	})
+}
+
+// WaitsAsTold: the server asks to be left alone for a while, and there are events meanwhile.
+func WaitsAsTold(f *Test) error {
+	f.Start()
+	f.Create("vanilla", "cone", 0)
+	f.Until("vanilla", IsAvailable)
+	const wait = 3 * time.Second
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"},
+		Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: wait})
+	f.PatchDeployment("cone", `{"spec":{"replicas":1}}`)
+	f.Struck(busy, 1)
+	f.Patch("vanilla", `{"metadata":{"annotations":{"look":"again"}}}`)
+	var tries []faultproxy.Request
+	f.Eventually(time.Minute, func(context.Context) error {
+		if tries = f.Requests("patch", "deployments"); len(tries) < 2 {
+			return fmt.Errorf("%d tries", len(tries))
+		}
+		return nil
+	})
+	// Both clocks are the same one; what is measured is a little behind it.
+	if gap := tries[1].Started.Sub(tries[0].Started.Add(tries[0].Took)); gap < wait-50*time.Millisecond {
+		return fmt.Errorf("it came again after %s, and was asked for %s", gap.Round(time.Millisecond), wait)
+	}
+	return nil
+}
+
+// FreesTheWorkers: as many Icecreams as there are workers have to wait, and another one must not.
+func FreesTheWorkers(f *Test, workers int) error {
+	names := []string{"early"}
+	for i := range workers {
+		names = append(names, fmt.Sprintf("late-%d", i))
+	}
+	for _, name := range names {
+		f.Create(name, name, 0)
+		f.Until(name, IsAvailable)
+	}
+	for _, name := range names[1:] {
+		busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments", Name: name},
+			Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second})
+		f.PatchDeployment(name, `{"spec":{"replicas":1}}`)
+		f.Struck(busy, 1)
+	}
+	f.PatchDeployment("early", `{"spec":{"replicas":1}}`)
+	var order []string
+	f.Eventually(time.Minute, func(context.Context) error {
+		order = nil
+		for _, r := range f.Requests("patch", "deployments") {
+			order = append(order, r.Name)
+		}
+		for _, name := range names {
+			if n := len(slices.DeleteFunc(slices.Clone(order), func(other string) bool { return other != name })); n == 0 || n == 1 && name != "early" {
+				return fmt.Errorf("corrected: %q", order)
+			}
+		}
+		return nil
+	})
+	early := slices.Index(order, "early")
+	for _, name := range names[1:] {
+		if first := slices.Index(order, name); slices.Index(order[first+1:], name)+first+1 < early {
+			return fmt.Errorf("a worker was asleep: corrected in the order %q", order)
+		}
+	}
+	return nil
+}

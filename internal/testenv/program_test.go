@@ -157,3 +157,35 @@ func TestPruneUnused(t *testing.T) {
 		t.Errorf("nothing to prune is no error: %v", err)
 	}
 }
+
+// A program of a step's project is built with what that project's go.mod requires.
+func TestAProgramOfAModuleOfItsOwn(t *testing.T) {
+	t.Parallel()
+	root := module(t)
+	testfile.WriteAll(t, root, map[string]string{
+		"step/project/go.mod":         "module example.org/project\n\ngo 1.26\n",
+		"step/project/cmd/main.go":    "package main\n\nimport \"example.org/project/greet\"\n\nfunc main() { println(greet.With) }\n",
+		"step/project/greet/greet.go": "package greet\n\nconst With = \"hello\"\n",
+	})
+	for pkg, want := range map[string][2]string{
+		hello:                 {root, hello},
+		"./step/project/cmd":  {filepath.Join(root, "step", "project"), "./cmd"},
+		"step/project/cmd/x/": {filepath.Join(root, "step", "project"), "./cmd/x"},
+		"./step/project":      {filepath.Join(root, "step", "project"), "./."},
+		".":                   {root, "."},
+	} {
+		if dir, rest := moduleOf(root, pkg); dir != want[0] || rest != want[1] {
+			t.Errorf("%s: %s in %s, want %s in %s", pkg, rest, dir, want[1], want[0])
+		}
+	}
+	changed := Replace("main.go", "greet.With", "greet.With+\", you\"")
+	for says, options := range map[string][]ProgramOption{"hello\n": nil, "hello, you\n": {changed}} {
+		binary := filepath.Join(t.TempDir(), "cmd")
+		if err := GoBuild(t.Context(), root, "./step/project/cmd", binary, t.TempDir(), options...); err != nil {
+			t.Fatal(err)
+		}
+		if output, err := exec.Command(binary).CombinedOutput(); err != nil || string(output) != says {
+			t.Errorf("it says %q (%v), want %q", output, err, says)
+		}
+	}
+}

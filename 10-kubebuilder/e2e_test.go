@@ -1,0 +1,134 @@
+package kubebuilder
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most tests wait for the server, not for a core
+	testenv.Main(m)
+}
+
+const project = "10-kubebuilder/icecream"
+
+func newTest(t testing.TB, e *testenv.Env, program string) *icecreamtest.Test {
+	t.Helper()
+	return icecreamtest.Of(t, e, program, "-health-probe-bind-address", "127.0.0.1:0")
+}
+
+// prepare prepares the controller of this step, which does not run yet.
+func prepare(t *testing.T) *icecreamtest.Test {
+	t.Helper()
+	e := testenv.New(t)
+	return newTest(t, e, e.Program("./"+project+"/cmd"))
+}
+
+// What step 06's controller has to pass.
+func TestIcecream(t *testing.T) {
+	t.Parallel()
+	for name, test := range icecreamtest.Tests {
+		t.Run(name, func(t *testing.T) { test(t, prepare) })
+	}
+	for name, claim := range icecreamtest.Claims {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := claim(prepare(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Each patch in defaults takes one thing away that we have added to what the framework does by
+// itself. A claim holds without the patch, and not with it.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	freesTheWorkers := func(f *icecreamtest.Test) error {
+		f.Start()
+		return icecreamtest.FreesTheWorkers(f, 2)
+	}
+	cases := map[string]struct {
+		claim func(f *icecreamtest.Test) error
+		says  string
+	}{
+		"stale-reads":         {icecreamtest.LooksAtNoOldCache, "written again"},
+		"retry-after":         {icecreamtest.WaitsAsTold, "it came again after"},
+		"result-beside-error": {icecreamtest.WaitsAsTold, "it came again after"},
+		"sleeping-workers":    {freesTheWorkers, "a worker was asleep"},
+		"foreign":             {icecreamtest.NoticesAFreeName, "the name is free"},
+		"deletions":           {icecreamtest.MakesADeletedOneAgain, "was not made again"},
+		"conflict-as-error":   {icecreamtest.TriesAgainAfterAConflict, "logged as an error"},
+	}
+	patches, err := filepath.Glob("defaults/*.patch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, patch := range patches {
+		if name := strings.TrimSuffix(filepath.Base(patch), ".patch"); cases[name].claim == nil {
+			t.Errorf("%s is not tested", patch)
+		}
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := tc.claim(prepare(t)); err != nil {
+				t.Errorf("without the patch: %v", err)
+			}
+		})
+		t.Run(name+" patched", func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			err := tc.claim(newTest(t, e, patched(t, e, filepath.Join("defaults", name+".patch"))))
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("with the patch: %v; want an error with %q", err, tc.says)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+// patched builds the controller with a patch, in a copy.
+func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
+	t.Helper()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, project), os.DirFS(filepath.Join(ws.Root, project))); err != nil {
+		t.Fatal(err)
+	}
+	// Without the ceiling, git would look for a repository around the copy.
+	if _, err := proc.Output(e.Context(), proc.Cmd{Path: "git", Args: []string{"apply", filepath.Join(ws.Root, "10-kubebuilder", patch)}, Dir: dir,
+		Env: workspace.Environ("GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir))}); err != nil {
+		t.Fatalf("%s is out of date: %v", patch, err)
+	}
+	program = filepath.Join(dir, "cmd")
+	if err := testenv.GoBuild(e.Context(), dir, "./"+project+"/cmd", program, dir); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// The CRD that controller-gen makes of this project accepts the same objects as that of step 05.
+func TestDefinition(t *testing.T) {
+	t.Parallel()
+	spec := func(path string) apiextensionsv1.CustomResourceDefinitionSpec { return crdtest.Read(t, path).Spec }
+	if diff := cmp.Diff(spec("../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml"), spec("icecream/config/crd/bases/controller.nicoleh.io_icecreams.yaml")); diff != "" {
+		t.Errorf("step 05 and this one (-05 +10):\n%s", diff)
+	}
+}
