@@ -39,7 +39,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 ## The workshop
-##   make tour             execute every step's README in order, showing commands and output
+##   make tour             execute the READMEs of steps 01 to 07, showing commands and output; N=all goes on beyond
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
