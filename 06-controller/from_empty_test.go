@@ -13,8 +13,10 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -560,6 +562,42 @@ func checkReport(c *check.C) {
 	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
 	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
 	reports(2)
+
+	// The Deployment has all the pods that it can have, and fewer than are wanted.
+	quotas := g.f.Client.CoreV1().ResourceQuotas(g.f.Namespace)
+	_, err = quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}, metav1.CreateOptions{})
+	c.Must(err)
+	g.until("a quota that counts", func(ctx context.Context) error {
+		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
+		if err == nil && quota.Status.Used.Pods().Value() != 2 {
+			err = errors.New("it counts " + asJSON(quota.Status.Used))
+		}
+		return err
+	})
+	g.f.patch("vanilla", `{"spec":{"replicas":3}}`)
+	g.until("a Deployment that has 2 of 3 pods", func(context.Context) error {
+		if d := g.f.deployment("cone"); *d.Spec.Replicas != 3 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != 2 {
+			return errors.New("it has the status " + asJSON(d.Status))
+		}
+		return nil
+	})
+	g.looked()
+	if err := g.within(3*time.Second, func(ctx context.Context) error {
+		now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionFalse(now.Status.Conditions, v1alpha1.ConditionAvailable) {
+			return errors.New("the conditions are " + asJSON(now.Status.Conditions))
+		}
+		return nil
+	}); err != nil {
+		c.Mistake("compared with itself", "Available=False while 2 pods of the 3 that the Icecream wants are available", err.Error())
+	}
+	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	reports(2)
+	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
 
 	// Nothing changes that the status speaks of.
 	g.looked()
