@@ -376,13 +376,39 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 }
 
 // persists refuses a Deployment three times. As there is none, no event of it wakes a
-// program that does not try again.
+// program that does not try again. Then it refuses it twice more, more often: the pauses
+// are as long as before unless the program still counts the failures of before.
 func (g *grower) persists() {
-	g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3})
+	failing := faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3}
+	g.f.Proxy.MustInject(failing)
 	ice := g.f.create("refused", "refused", 0)
+	name := ice.Spec.DeploymentName
 	const again = "a Deployment refused, after the API server has answered three creates with 500"
-	if err := g.within(15*time.Second, g.replicas(ice.Spec.DeploymentName, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
+	if err := g.within(15*time.Second, g.replicas(name, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
 		g.c.Mistake("error not retried", again, err.Error())
+	}
+	failing.Times = 6 // with client-go's rate limiter 315 ms, and 160 s if those of before still count
+	comesBack := func(within time.Duration) (time.Duration, error) {
+		old := g.f.deployment(name).UID
+		g.f.Proxy.MustInject(failing)
+		g.c.Must(g.f.deployments.Delete(g.c.Context(), name, metav1.DeleteOptions{}))
+		began := time.Now()
+		err := g.within(within, func(ctx context.Context) error {
+			d, err := g.f.deployments.Get(ctx, name, metav1.GetOptions{})
+			if err == nil && d.UID == old {
+				err = errors.New("it is still there")
+			}
+			return err
+		})
+		return time.Since(began), err
+	}
+	first, err := comesBack(90 * time.Second)
+	if err != nil {
+		g.c.Mistake("error not retried", "the Deployment refused again, after six creates were answered with 500", err.Error())
+	}
+	if later, err := comesBack(4*first + 10*time.Second); err != nil {
+		g.c.Mistake("never forgets", fmt.Sprintf("the Deployment refused again after six creates were answered with 500, as %s before", first.Round(time.Millisecond)),
+			fmt.Sprintf("nothing for %s, the third time", later.Round(time.Second)))
 	}
 }
 
