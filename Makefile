@@ -39,7 +39,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 ## The workshop
-##   make tour             execute every step's README in order, showing commands and output
+##   make tour             execute the READMEs of steps 01 to 07, showing commands and output; N=all goes on beyond
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
 ##   make test             unit tests, then every step's e2e tests on one cluster
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
@@ -73,6 +73,7 @@ help:
 ## For authors
 ##   make test-unit        only the tests that need no cluster
 ##   make test-e2e         only every step's e2e tests
+##   RERUN=1               before a test command: at most 3 tests that fail run once more, alone; those that pass then are named FLAKY
 ##   make test-proxy       every README through the fault proxy, as in a terminal of make web (in any test: READMES=proxy)
 ##   make test-browser     the page of make web, clicked through in Chromium
 ##   make test-race        the tests that can race, and the programs that they start, under the race detector

@@ -92,7 +92,11 @@ start() {
   local name=${1%%=*} program=${1##*=}
   : >"$FAULTS/$name"
   # Not go run, which leaves the program alone when it is killed itself.
-  go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
+  if [[ -f $FAULTS_STEP/$program/go.mod ]]; then # a project of its own
+    go -C "$FAULTS_STEP/$program" build -o "$FAULTS_BIN/$program" ./cmd || return 1
+  else
+    go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
+  fi
   KUBECONFIG=$FAULTY "$FAULTS_BIN/$program" -namespace "$FAULTS_NAMESPACE" "${@:2}" >"$FAULTS/$name" 2>&1 &
   FAULTS_PIDS+=($!)
 }

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -374,13 +376,39 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 }
 
 // persists refuses a Deployment three times. As there is none, no event of it wakes a
-// program that does not try again.
+// program that does not try again. Then it refuses it twice more, more often: the pauses
+// are as long as before unless the program still counts the failures of before.
 func (g *grower) persists() {
-	g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3})
+	failing := faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3}
+	g.f.Proxy.MustInject(failing)
 	ice := g.f.create("refused", "refused", 0)
+	name := ice.Spec.DeploymentName
 	const again = "a Deployment refused, after the API server has answered three creates with 500"
-	if err := g.within(15*time.Second, g.replicas(ice.Spec.DeploymentName, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
+	if err := g.within(15*time.Second, g.replicas(name, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
 		g.c.Mistake("error not retried", again, err.Error())
+	}
+	failing.Times = 6 // with client-go's rate limiter 315 ms, and 160 s if those of before still count
+	comesBack := func(within time.Duration) (time.Duration, error) {
+		old := g.f.deployment(name).UID
+		g.f.Proxy.MustInject(failing)
+		g.c.Must(g.f.deployments.Delete(g.c.Context(), name, metav1.DeleteOptions{}))
+		began := time.Now()
+		err := g.within(within, func(ctx context.Context) error {
+			d, err := g.f.deployments.Get(ctx, name, metav1.GetOptions{})
+			if err == nil && d.UID == old {
+				err = errors.New("it is still there")
+			}
+			return err
+		})
+		return time.Since(began), err
+	}
+	first, err := comesBack(90 * time.Second)
+	if err != nil {
+		g.c.Mistake("error not retried", "the Deployment refused again, after six creates were answered with 500", err.Error())
+	}
+	if later, err := comesBack(4*first + 10*time.Second); err != nil {
+		g.c.Mistake("never forgets", fmt.Sprintf("the Deployment refused again after six creates were answered with 500, as %s before", first.Round(time.Millisecond)),
+			fmt.Sprintf("nothing for %s, the third time", later.Round(time.Second)))
 	}
 }
 
@@ -560,6 +588,42 @@ func checkReport(c *check.C) {
 	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
 	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
 	reports(2)
+
+	// The Deployment has all the pods that it can have, and fewer than are wanted.
+	quotas := g.f.Client.CoreV1().ResourceQuotas(g.f.Namespace)
+	_, err = quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}, metav1.CreateOptions{})
+	c.Must(err)
+	g.until("a quota that counts", func(ctx context.Context) error {
+		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
+		if err == nil && quota.Status.Used.Pods().Value() != 2 {
+			err = errors.New("it counts " + asJSON(quota.Status.Used))
+		}
+		return err
+	})
+	g.f.patch("vanilla", `{"spec":{"replicas":3}}`)
+	g.until("a Deployment that has 2 of 3 pods", func(context.Context) error {
+		if d := g.f.deployment("cone"); *d.Spec.Replicas != 3 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != 2 {
+			return errors.New("it has the status " + asJSON(d.Status))
+		}
+		return nil
+	})
+	g.looked()
+	if err := g.within(3*time.Second, func(ctx context.Context) error {
+		now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionFalse(now.Status.Conditions, v1alpha1.ConditionAvailable) {
+			return errors.New("the conditions are " + asJSON(now.Status.Conditions))
+		}
+		return nil
+	}); err != nil {
+		c.Mistake("compared with itself", "Available=False while 2 pods of the 3 that the Icecream wants are available", err.Error())
+	}
+	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	reports(2)
+	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
 
 	// Nothing changes that the status speaks of.
 	g.looked()

@@ -88,6 +88,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{"down", "", "minikube", "use one of kind, kwok, existing"},
 		{"step", "1", "", "bash is not on PATH"},
 		{"tour", "", "", "bash is not on PATH"},
+		{"tour", "all", "", "bash is not on PATH"},
+		{"tour", "3", "", "make step N=3 runs one step"},
 		{"logs", "", "kwok", "there is no kwok cluster"},
 	} {
 		t.Setenv("CLUSTER", tc.cluster)

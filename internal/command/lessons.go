@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -15,11 +16,18 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// tour executes every step's README in order.
+// tour executes the READMEs of the path in order; with N=all it goes on beyond it.
 func tour(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	steps, err := ws.Steps()
 	if err != nil {
 		return err
+	}
+	switch n := os.Getenv("N"); n {
+	case "":
+		steps = slices.DeleteFunc(steps, func(s workspace.Step) bool { return !s.OnPath() })
+	case "all":
+	default:
+		return fmt.Errorf("make tour takes the whole path, and N=all what lies beyond it: make step N=%s runs one step", n)
 	}
 	if err := shareable(steps); err != nil {
 		return err

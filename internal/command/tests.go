@@ -103,7 +103,7 @@ func testRace(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		for i := range lanes {
 			lanes[i] = append([]string{notRacing}, lanes[i]...)
 		}
-		return testrun.Run{Dir: ws.Root, Env: c.Environ(), Out: os.Stdout, Lanes: lanes}.Tests(ctx)
+		return runLanes(ctx, ws, c.Environ(), lanes)
 	})
 }
 
@@ -114,7 +114,8 @@ func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error 
 		return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
-		return execute(ctx, ws, append(c.Environ(), browser...), "go", "test", workspace.BrowserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", "./internal/web")
+		return runLanes(ctx, ws, append(c.Environ(), browser...), [][]string{
+			{workspace.BrowserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", workspace.Module + "/internal/web"}})
 	})
 }
 
@@ -182,7 +183,12 @@ func listTests(ctx context.Context, ws workspace.Workspace, pattern string, flag
 }
 
 func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package, atOnce int) error {
-	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: testrun.Lanes(packages, atOnce)}.Tests(ctx)
+	return runLanes(ctx, ws, env, testrun.Lanes(packages, atOnce))
+}
+
+// runLanes runs the tests; with RERUN set, as in CI, a few that fail run once more.
+func runLanes(ctx context.Context, ws workspace.Workspace, env []string, lanes [][]string) error {
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes, Rerun: os.Getenv("RERUN") != ""}.Tests(ctx)
 }
 
 // bench runs the benchmarks, or those of one step, one package after the other, on a
@@ -251,6 +257,6 @@ func prove(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			lanes[i] = append([]string{"-run=" + run}, lanes[i]...)
 		}
 		env := append(c.Environ(), exercise.SeedEnv+"="+cmp.Or(os.Getenv("SEED"), "all"))
-		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes}.Tests(ctx)
+		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes}.Tests(ctx) // a mistake that is found at the second try is not found
 	})
 }

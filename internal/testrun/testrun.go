@@ -32,15 +32,31 @@ type Run struct {
 
 	// Lanes run side by side; each is the arguments of one go test.
 	Lanes [][]string
+
+	// Rerun runs a few tests that failed once more, alone, and the run is green if they
+	// pass. It names them.
+	Rerun bool
 }
 
 // Tests runs the tests and returns an error unless all of them have passed and
 // left nothing: neither a process nor, where they were interrupted, a file.
-func (r Run) Tests(ctx context.Context) (err error) {
+func (r Run) Tests(ctx context.Context) error {
+	failed, err := r.once(ctx)
+	if err != nil && r.Rerun && len(failed) > 0 {
+		err = r.clear(ctx, failed)
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the tests did not pass: %w", err)
+	}
+	return err
+}
+
+// once runs the tests. If some did not pass, it also returns those that may run again.
+func (r Run) once(ctx context.Context) (failed []failure, err error) {
 	// Tests that are killed leave their temporary folders.
 	tmp, err := os.MkdirTemp("", "workshop-tests-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	r.Env = append(slices.Clone(r.Env), "TMPDIR="+tmp)
@@ -64,14 +80,17 @@ func (r Run) Tests(ctx context.Context) (err error) {
 	lanes.Wait()
 	stop()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	d.summary(tests)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("the tests did not pass: %w", err)
+	if err == nil {
+		failed = r.again(tests, errs)
 	}
-	return nil
+	return failed, errors.Join(append(errs, err)...)
 }
+
+// unclean is what no second run can clear.
+type unclean struct{ error }
 
 // lane runs one go test, and writes its events to lines as whole lines, so that
 // those of several lanes do not mix.
@@ -104,7 +123,10 @@ func (r Run) lane(ctx context.Context, d *display, lines io.Writer, args []strin
 	if len(left) > 0 && ctx.Err() == nil {
 		leftErr = errors.Join(leftErr, fmt.Errorf("tests have left processes running, which are ended now:\n  %s", strings.Join(left, "\n  ")))
 	}
-	return errors.Join(err, leftErr)
+	if leftErr != nil {
+		return errors.Join(err, unclean{leftErr})
+	}
+	return err
 }
 
 // display shows the events of tests as testjson reads them.

@@ -55,6 +55,17 @@ func TestDies(t *testing.T) {
 	os.WriteFile("started", nil, 0o644)
 	time.Sleep(time.Hour)
 }`,
+	"flaky/flaky_test.go": `package flaky
+import ("os"; "testing")
+func first() bool { _, err := os.Stat("../ran"); os.WriteFile("../ran", nil, 0o644); return err != nil }
+func TestFlaky(t *testing.T) { t.Run("part", func(t *testing.T) { if first() { t.Error("too slow") } }) }
+func TestOther(t *testing.T) { if _, err := os.Stat("../twice"); err == nil { t.Error("runs again, too") }; os.WriteFile("../twice", nil, 0o644) }`,
+	"many/many_test.go": `package many
+import "testing"
+func TestA(t *testing.T) { t.Error("a") }
+func TestB(t *testing.T) { t.Error("b") }
+func TestC(t *testing.T) { t.Error("c") }
+func TestD(t *testing.T) { t.Error("d") }`,
 	"hangs/hangs_test.go": `package hangs
 import ("os"; "os/signal"; "testing")
 func TestHangs(t *testing.T) {
@@ -85,12 +96,19 @@ func module(t *testing.T) string {
 // run runs tests in dir and returns what was shown.
 func run(ctx context.Context, t *testing.T, dir string, lanes ...[]string) (string, error) {
 	t.Helper()
+	return Run{Dir: dir, Lanes: lanes}.shown(ctx, t)
+}
+
+// shown runs the tests and returns what was shown.
+func (r Run) shown(ctx context.Context, t *testing.T) (string, error) {
+	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "output"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	runErr := Run{Dir: dir, Env: append(os.Environ(), "GOFLAGS=-vet=off"), Out: out, Lanes: lanes}.Tests(ctx)
+	r.Env, r.Out = append(os.Environ(), "GOFLAGS=-vet=off"), out
+	runErr := r.Tests(ctx)
 	text, err := os.ReadFile(out.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +159,43 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A test that fails once and then passes is named, and the run is green. Nothing else is
+// run again: what always fails, what is broken in another way, and more than a few.
+func TestRerun(t *testing.T) {
+	t.Parallel()
+	const prefix = "github.com/k8s-go/workshop/"
+	for name, c := range map[string]struct {
+		packages []string
+		green    bool
+		says     string
+		silent   string
+	}{
+		"flaky":         {[]string{"flaky"}, true, "FLAKY: flaky TestFlaky failed once and passed alone", "runs again, too"},
+		"always":        {[]string{"flaky", "bad"}, false, "FAILED twice: bad TestBad\n", "FAILED twice: flaky"},
+		"beside others": {[]string{"flaky", "unclean"}, false, "a namespace is still there", "Once more"},
+		"a panic":       {[]string{"flaky", "panics"}, false, "out of order", "Once more"},
+		"not compiled":  {[]string{"flaky", "broken"}, false, "undefined: undefined", "Once more"},
+		"a process":     {[]string{"flaky", "orphan"}, false, "too slow", "Once more"},
+		"too many":      {[]string{"many"}, false, "FAIL: many TestD", "Once more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lane := []string{"-count=1"}
+			for _, p := range c.packages {
+				lane = append(lane, prefix+p)
+			}
+			output, err := Run{Dir: module(t), Lanes: [][]string{lane}, Rerun: true}.shown(t.Context(), t)
+			if (err == nil) != c.green {
+				t.Errorf("error %v", err)
+			}
+			contains(t, output, c.says)
+			if strings.Contains(output, c.silent) {
+				t.Errorf("%q in\n%s", c.silent, output)
+			}
+		})
+	}
+}
+
 // An interrupted run leaves nothing, whether or not its tests clean up.
 func TestInterrupt(t *testing.T) {
 	dir, tmp := module(t), t.TempDir()
@@ -171,8 +226,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-func TestProcessLeftRunning(t *testing.T) {
-	t.Parallel()
+func TestProcessLeftRunning(t *testing.T) { // not beside TestRerun, which leaves the same process
 	output, err := run(t.Context(), t, module(t), []string{"./orphan"})
 	if err == nil || !strings.Contains(err.Error(), "tests have left processes running, which are ended now:") || !strings.Contains(err.Error(), "sleep 611") {
 		t.Errorf("error %v\n%s", err, output)

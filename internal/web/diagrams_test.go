@@ -1,11 +1,58 @@
 package web
 
 import (
+	"cmp"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
+
+// A step's reference stands below its lesson, with commands to run, and what links to a
+// heading of either finds it.
+func TestLinksWithinAStep(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := ws.Steps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, id := regexp.MustCompile(`href="(?:/\?step=(\d+))?#([^"]*)"`), regexp.MustCompile(`<(?:h\d|div) id="([^"]*)"`)
+	pages, ids := map[string]string{}, map[string]bool{}
+	for _, s := range steps {
+		page, err := lessons{ws: ws}.lesson(s.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := strconv.Itoa(s.Number)
+		pages[number] = page.(lessonPage).HTML
+		for _, m := range id.FindAllStringSubmatch(pages[number], -1) {
+			if at := number + "#" + m[1]; ids[at] {
+				t.Errorf("two headings of step %d have the id %s", s.Number, m[1])
+			} else {
+				ids[at] = true
+			}
+		}
+		_, reference, _ := strings.Cut(pages[number], `<div id="reference">`)
+		if want := len(s.Documents()) > 1; strings.Contains(reference, "run-button") != want {
+			t.Errorf("step %d: its reference has commands to run: %v, want %v", s.Number, !want, want)
+		}
+	}
+	for number, page := range pages {
+		for _, m := range link.FindAllStringSubmatch(page, -1) {
+			if to := cmp.Or(m[1], number) + "#" + m[2]; m[2] != "" && !ids[strings.TrimLeft(to, "0")] {
+				t.Errorf("step %s links to %s, which is not there", number, to)
+			}
+		}
+	}
+	if !ids["1#reference"] {
+		t.Error("step 1 has no reference")
+	}
+}
 
 func TestEveryDiagramHasAPicture(t *testing.T) {
 	ws, err := workspace.Find()

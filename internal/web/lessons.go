@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"html"
@@ -53,54 +54,78 @@ func (l lessons) steps() (any, error) {
 	return rows, nil
 }
 
-func (l lessons) read(step string) (s workspace.Step, source []byte, doc readme.Document, err error) {
+// A document is one of those that a step has to read and to run: its lesson or its reference.
+type document struct {
+	source []byte
+	blocks []readme.Block
+}
+
+func (l lessons) read(step string) (s workspace.Step, documents []document, err error) {
 	if s, err = l.ws.Step(step); err != nil {
-		return s, nil, doc, problem{http.StatusNotFound, err}
+		return s, nil, problem{http.StatusNotFound, err}
 	}
 	files, err := l.prefix.Documents(l.ws, s)
 	if err != nil {
-		return s, nil, doc, problem{http.StatusConflict, err}
+		return s, nil, problem{http.StatusConflict, err}
 	}
-	file := files[0]
-	if source, err = os.ReadFile(file); err != nil {
-		return s, nil, doc, err
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return s, nil, err
+		}
+		doc, err := readme.Parse(source)
+		if err != nil {
+			return s, nil, fmt.Errorf("%s: %w", file, err)
+		}
+		documents = append(documents, document{source, doc.Blocks})
 	}
-	if doc, err = readme.Parse(source); err != nil {
-		err = fmt.Errorf("%s: %w", file, err)
-	}
-	return s, source, doc, err
+	return s, documents, nil
 }
 
-// command returns a command of a lesson. Blocks and commands count from 1.
+// command returns a command of a step. Blocks and commands count from 1, those of the
+// reference after those of the lesson.
 func (l lessons) command(step, block, command int) (c readme.Command, err error) {
-	_, _, doc, err := l.read(strconv.Itoa(step))
+	_, documents, err := l.read(strconv.Itoa(step))
 	if err != nil {
 		return c, err
 	}
-	if block < 1 || block > len(doc.Blocks) || command < 1 || command > len(doc.Blocks[block-1].Commands) {
+	var blocks []readme.Block
+	for _, d := range documents {
+		blocks = append(blocks, d.blocks...)
+	}
+	if block < 1 || block > len(blocks) || command < 1 || command > len(blocks[block-1].Commands) {
 		return c, fmt.Errorf("step %d has no command %d in a block %d", step, command, block)
 	}
-	return doc.Blocks[block-1].Commands[command-1], nil
+	return blocks[block-1].Commands[command-1], nil
 }
 
 // hashOf is how the page names a command whose text it shows.
 func hashOf(c readme.Command) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.Text))) }
 
+// lesson renders a step: its lesson, and below it its reference.
 func (l lessons) lesson(step string) (any, error) {
-	s, source, doc, err := l.read(step)
+	s, documents, err := l.read(step)
 	if err != nil {
 		return nil, err
 	}
-	r := &lessonRenderer{s, doc.Blocks}
-	md := goldmark.New(
-		goldmark.WithExtensions(extension.GFM),
-		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-		// The lessons use <details>. What a clone holds is run anyway.
-		goldmark.WithRendererOptions(markdown.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(r, 100))),
-	)
 	var b bytes.Buffer
-	if err := md.Convert(source, &b); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.README(), err)
+	ids := parser.NewContext().IDs() // of both, so that no heading has the id of another
+	before := 0
+	for i, d := range documents {
+		if i > 0 {
+			b.WriteString("<hr>\n<div id=\"reference\"></div>\n")
+		}
+		r := &lessonRenderer{s, d.blocks, before}
+		before += len(d.blocks)
+		md := goldmark.New(
+			goldmark.WithExtensions(extension.GFM),
+			goldmark.WithParserOptions(parser.WithAutoHeadingID()),
+			// The lessons use <details>. What a clone holds is run anyway.
+			goldmark.WithRendererOptions(markdown.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(r, 100))),
+		)
+		if err := md.Convert(d.source, &b, parser.WithContext(parser.NewContext(parser.WithIDs(ids)))); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Name, err)
+		}
 	}
 	return lessonPage{s.Number, s.Title, b.String()}, nil
 }
@@ -109,6 +134,7 @@ func (l lessons) lesson(step string) (any, error) {
 type lessonRenderer struct {
 	step   workspace.Step
 	blocks []readme.Block
+	before int // how many blocks the step has in an earlier document
 }
 
 func (r *lessonRenderer) RegisterFuncs(reg renderer.NodeRendererFuncRegisterer) {
@@ -130,7 +156,7 @@ func (r *lessonRenderer) code(w util.BufWriter, source []byte, node ast.Node, en
 		line := bytes.Count(source[:n.Lines().At(0).Start], []byte("\n"))
 		for i, block := range r.blocks {
 			if block.Line == line {
-				return ast.WalkSkipChildren, r.console(w, i+1, block)
+				return ast.WalkSkipChildren, r.console(w, r.before+i+1, block)
 			}
 		}
 		return ast.WalkStop, fmt.Errorf("line %d: the runner does not know this block", line)
@@ -172,7 +198,7 @@ func (r *lessonRenderer) console(w util.BufWriter, number int, block readme.Bloc
 
 var (
 	lineFragment = regexp.MustCompile(`^L(\d+)`)
-	lessonFile   = regexp.MustCompile(`^0*(\d+)-[a-z-]+/README\.md$`)
+	lessonFile   = regexp.MustCompile(`^0*(\d+)-[a-z-]+/(README|reference)\.md$`)
 )
 
 // link makes of a link to a file of the clone one that the page opens beside the lesson.
@@ -187,8 +213,10 @@ func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, enterin
 	switch {
 	case strings.Contains(target, ":"):
 		attributes = fmt.Sprintf(`href="%s" target="_blank" rel="noopener noreferrer"`, html.EscapeString(string(node.(*ast.Link).Destination)))
-	case target == "":
+	case target == "", target == "README.md":
 		attributes = fmt.Sprintf(`href="#%s"`, html.EscapeString(fragment))
+	case target == "reference.md":
+		attributes = fmt.Sprintf(`href="#%s"`, html.EscapeString(cmp.Or(fragment, "reference")))
 	case filepath.IsLocal(file):
 		attributes = fmt.Sprintf(`class="file" data-path="%s"`, html.EscapeString(file))
 		href := fmt.Sprintf("/?step=%d&amp;file=%s", r.step.Number, url.QueryEscape(file))
@@ -198,6 +226,12 @@ func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, enterin
 		}
 		if m := lessonFile.FindStringSubmatch(file); m != nil {
 			href = "/?step=" + m[1]
+			if m[2] == "reference" {
+				fragment = cmp.Or(fragment, "reference")
+			}
+			if fragment != "" {
+				href += "#" + html.EscapeString(fragment)
+			}
 		}
 		attributes += fmt.Sprintf(` href="%s"`, href)
 	}

@@ -287,16 +287,20 @@ func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (co
 		Env: append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig)})
 	var page struct{ Title, HTML string }
 	c.call("GET", "/api/lessons/"+number, "", &page)
-	source, err := os.ReadFile(step.README())
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := readme.Parse(source)
-	if err != nil {
-		t.Fatal(err)
+	var blocks []readme.Block
+	for _, file := range step.Documents() {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := readme.Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks = append(blocks, doc.Blocks...)
 	}
 	s := c.terminal()
-	for i, b := range doc.Blocks {
+	for i, b := range blocks {
 		for j := range b.Commands {
 			at := fmt.Sprintf(`data-step="%s" data-block="%d" data-command="%d"`, number, i+1, j+1)
 			if strings.Contains(page.HTML, at) == b.ByHand {

@@ -129,6 +129,10 @@ type Step struct {
 	Title  string // the first heading of its README
 }
 
+// OnPath reports whether the step is one of those that build on each other, 01 to 07. The
+// others can follow in any order, and have modules of their own.
+func (s Step) OnPath() bool { return s.Number <= 7 }
+
 // README returns the path of the step's lesson.
 func (s Step) README() string { return filepath.Join(s.Dir, "README.md") }
 

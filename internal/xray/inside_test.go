@@ -93,10 +93,12 @@ func TestAProgramThatListensIsSeenFromInside(t *testing.T) {
 	})
 	r.Start(r.command(`curl --silent --no-buffer --noproxy '*' http://` + listening.FindStringSubmatch(p.Stderr())[1] +
 		`/ | curl --silent --unix-socket "$WORKSHOP_XRAY" --request POST --upload-file - 'http://xray/report?program=in-a-pod&pid=1'`))
-	r.bash("kubectl apply -n " + r.Namespace + " -f 06-controller/objects/vanilla.yaml")
 	own := func(f func(xray.Item) bool) func(xray.Item) bool {
 		return func(i xray.Item) bool { return i.Program == "in-a-pod" && f(i) }
 	}
+	// Of the steps before somebody reads only the newest are sent.
+	r.Until("it is read", own(func(i xray.Item) bool { return i.Kind == "state" }))
+	r.bash("kubectl apply -n " + r.Namespace + " -f 06-controller/objects/vanilla.yaml")
 	r.Until("a write and its reason", own(func(i xray.Item) bool {
 		return i.Step == "write" && i.What == "create" && i.Key == r.Namespace+"/vanilla" && i.Reason == "there was none"
 	}))

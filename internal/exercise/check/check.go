@@ -360,10 +360,15 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	// What was held because of a panic says less than the panic. A known mistake says
 	// more: the program may have panicked because of it.
 	if crash := c.crash(); v.Outcome == exercise.Failed && crash != nil && !strings.Contains(v.Held, "panic: ") {
-		if v.Mistake == "" {
-			v.Held, v.File, v.Line = crash.says, crash.file, crash.line
-		} else {
+		switch {
+		case v.Mistake != "" && crash.line > 0:
 			v.Held += fmt.Sprintf("\n%s, in line %d of %s", crash.says, crash.line, crash.file)
+		case v.Mistake != "":
+			v.Held += "\n" + crash.says
+		case crash.line > 0:
+			v.Held, v.File, v.Line = crash.says, crash.file, crash.line
+		default:
+			v.Held = crash.says
 		}
 	}
 	panic(ended{v})
@@ -383,12 +388,16 @@ func (c *C) crash() *crash {
 	return nil
 }
 
+// A crash is a panic, and its place in the files that are checked unless another goroutine
+// found their mistake.
 type crash struct {
 	place
 	says string
 }
 
 var (
+	// Said by client-go's mutation detector, which some checks turn on, in a goroutine of its own.
+	changed   = regexp.MustCompile(`(?m)^\s*(panic: cache \S+ modified)`)
 	crashLine = regexp.MustCompile(`(?m)^\s*((panic|fatal error): .*)$`)
 	panicCall = regexp.MustCompile(`(?m)^\s*panic\(`)
 	frame     = regexp.MustCompile(`^([^:\n]+\.go):(\d+)`)
@@ -396,6 +405,9 @@ var (
 
 // findCrash finds a panic, and the innermost line of a folder's files in its stack.
 func findCrash(output, dir string) *crash {
+	if by := changed.FindStringSubmatch(output); by != nil {
+		return &crash{says: by[1] + ": your program has changed an object that the cache holds; change a DeepCopy"}
+	}
 	at := crashLine.FindStringSubmatchIndex(output)
 	if at == nil {
 		return nil

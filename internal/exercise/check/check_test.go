@@ -84,6 +84,12 @@ func TestFindCrash(t *testing.T) {
 	if want := (place{"check_test.go", line + 1}); got.place != want || !strings.HasPrefix(got.says, "panic: runtime error: index out of range [") {
 		t.Errorf("got %+v, want a panic at %+v", *got, want)
 	}
+	// The mutation detector compares in a goroutine of its own, long after the change.
+	detected := findCrash("CACHE *v1.ConfigMap[2] ALTERED!\npanic: cache *v1.ConfigMap modified\n\ngoroutine 40 [running]:\n"+
+		"k8s.io/client-go/tools/cache.(*defaultCacheMutationDetector).CompareObjects(0xc000)\n", dir)
+	if detected == nil || detected.line != 0 || !strings.HasPrefix(detected.says, "panic: cache *v1.ConfigMap modified: ") {
+		t.Errorf("got %+v", detected)
+	}
 	for name, found := range map[string]*crash{
 		"elsewhere":  findCrash(log, dir+"/elsewhere"),
 		"no panic":   findCrash("do not panic: all is well\n\t"+dir+"/check_test.go:1", dir),

@@ -137,7 +137,7 @@ document.addEventListener('click', (event) => {
   const link = event.target.closest('a[data-path], a[data-step]');
   if (!link || onlyXray) return;
   event.preventDefault();
-  const lesson = /^(\d\d)-[^/]+\/(README\.md)?$/.exec(link.dataset.path ?? '');
+  const lesson = /^(\d\d)-[^/]+\/((README|reference)\.md)?$/.exec(link.dataset.path ?? '');
   const shown = lesson || link.dataset.step
     ? showLesson(Number(lesson?.[1] ?? link.dataset.step), new URL(link.href).hash)
     : openFile(link.dataset.path, link.dataset.line);
