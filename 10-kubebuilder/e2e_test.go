@@ -132,3 +132,5 @@ func TestDefinition(t *testing.T) {
 		t.Errorf("step 05 and this one (-05 +10):\n%s", diff)
 	}
 }
+
+func TestREADME(t *testing.T) { testenv.README(t) }
