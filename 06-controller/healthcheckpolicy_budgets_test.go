@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,7 +170,9 @@ func TestFinalizerIsRemovedFromALivePolicy(t *testing.T) {
 	f.Writes() // all have their answers
 	var asked []string
 	for _, r := range f.Proxy.Requests(faultproxy.Match{Name: "example"}) {
-		asked = append(asked, r.String())
+		if r.Code != http.StatusNotFound { // an event of a pod may have come before that of the policy's end
+			asked = append(asked, r.String())
+		}
 	}
 	if want := []string{"200 get healthcheckpolicies/example", "200 patch healthcheckpolicies/example"}; len(asked) < 2 || !slices.Equal(asked[len(asked)-2:], want) {
 		t.Errorf("the last requests about the policy are not %v:\n%s", want, strings.Join(asked, "\n"))

@@ -115,6 +115,7 @@ func TestKillSparesWhatNobodyReplaces(t *testing.T) {
 	}
 
 	// What was asked, in its order: only then is an eviction never wrong.
+	f.Writes() // all have their answers
 	var asked []string
 	for _, r := range f.Proxy.Requests(faultproxy.Match{}) {
 		if r.Resource == "events" || r.Resource == "" || strings.HasPrefix(r.Verb, "watch") {

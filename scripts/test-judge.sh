@@ -48,6 +48,7 @@ judge 2 "contract.yaml:1: such: there is no such field" -controller true -contra
 judge 2 "the command watches the namespace default, and not that of its case" -controller 'go run ./03-informer/first-loop -namespace default' -contract mirror
 
 printf '\n--- an interrupt\n'
+: >"$base/out" # or the last output would be taken for the first
 "$base/judge" -controller 'go run ./03-informer/first-loop -namespace {{.Namespace}}' -contract mirror >"$base/out" 2>&1 &
 until grep -q '^Seed' "$base/out"; do
   kill -0 $! || exit 1

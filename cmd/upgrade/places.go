@@ -32,7 +32,7 @@ var places = []place{
 	{"02-clientset/reference.md", "client-go v{libminor} belongs to Kubernetes {minor}"},
 	{"02-clientset/reference.md", "| v{lib}, for Kubernetes {k8s} |"},
 	{"02-clientset/versions_test.go", "client-go v{lib} belongs to Kubernetes {minor}"},
-	{"06-controller/README.md", "k8s.io/sample-controller v{lib}"},
+	{"06-controller/reference.md", "k8s.io/sample-controller v{lib}"},
 	{"06-controller/icecream_bench_test.go", "k8s.io/sample-controller@v{lib}"},
 	{"Makefile", "K8S_VERSION={oldest} to {newest}"},
 	{"README.md", "`K8S_VERSION={oldest}` to `{newest}`"},
