@@ -95,7 +95,6 @@ var (
 	isAvailable  = icecreamtest.IsAvailable
 	isRefused    = icecreamtest.IsRefused
 	deploymentOf = icecreamtest.DeploymentOf
-	unchanged    = icecreamtest.Unchanged
 )
 
 // What step 10's controller has to pass, too.

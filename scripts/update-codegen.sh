@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes from the types in 05-crd-go/pkg/apis everything that follows from them:
 # deep copies, registration, OpenAPI models, apply configurations, clients,
-# listers, informers and CRDs. Works in any clone; needs Go, no GOPATH and no vendor.
+# listers, informers and CRDs; and the same of step 10's project. Works in any clone; needs Go, no GOPATH and no vendor.
 #
 # CODEGEN_BIN is where the generators are built (default: .workshop/codegen).
 set -euo pipefail
@@ -63,3 +63,10 @@ rm -r "$out/openapi"
   --output-dir "$out/informers" --output-pkg "$pkg/informers" "${apis[@]}"
 
 "$bin/controller-gen" crd paths=./05-crd-go/pkg/apis/... output:crd:dir=05-crd-go/config/crd
+
+# Step 10 is a module of its own, as kubebuilder makes it. There, controller-gen does everything.
+cd 10-kubebuilder/icecream
+find api -name 'zz_generated.*' -delete
+rm -rf config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml
+"$bin/controller-gen" object paths=./...
+"$bin/controller-gen" rbac:roleName=manager-role crd webhook paths=./... output:crd:artifacts:config=config/crd/bases

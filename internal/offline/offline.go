@@ -32,6 +32,8 @@ var needed = []struct {
 	{".", []string{"-deps", "-test", "./..."}},
 	{".", []string{"-m", "all"}},                   // go doc
 	{"scripts/codegen", []string{"-deps", "tool"}}, // make generate, in step 05
+	{"scripts/kubebuilder", []string{"-deps", "tool"}},
+	{"10-kubebuilder/icecream", []string{"-deps", "-test", "./..."}},
 }
 
 // list has Go find what is needed, for this system and for the images of

@@ -16,7 +16,7 @@ import (
 )
 
 // generateInputs is all that code generation reads. A copy of it is a module of its own.
-var generateInputs = []string{"go.mod", "go.sum", "05-crd-go", "scripts/codegen", "scripts/models-schema", "scripts/update-codegen.sh"}
+var generateInputs = []string{"go.mod", "go.sum", "05-crd-go", "10-kubebuilder", "scripts/codegen", "scripts/models-schema", "scripts/update-codegen.sh"}
 
 // verifyGenerated generates in a copy of the tree, at another path, and
 // compares. The tree itself is only read. A generated file that git does not
@@ -41,9 +41,13 @@ func verifyGenerated(ctx context.Context, ws workspace.Workspace) error {
 		Env: workspace.Environ("CODEGEN_BIN="+ws.Path("codegen"), "TMPDIR="+tmp)}); err != nil {
 		return err
 	}
-	differences, err := compareTrees(filepath.Join(dir, "05-crd-go"), filepath.Join(ws.Root, "05-crd-go"))
-	if err != nil {
-		return err
+	var differences []string
+	for _, step := range []string{"05-crd-go", "10-kubebuilder"} {
+		found, err := compareTrees(filepath.Join(dir, step), filepath.Join(ws.Root, step))
+		if err != nil {
+			return err
+		}
+		differences = append(differences, found...)
 	}
 	untracked, err := untrackedFiles(ctx, ws.Root, "05-crd-go")
 	if err != nil {

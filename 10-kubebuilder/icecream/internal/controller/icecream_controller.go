@@ -79,7 +79,8 @@ var errForeign = errors.New("exists and does not belong to this Icecream")
 
 // reconcile brings an Icecream's Deployment and status to what they should be.
 func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKey, m *memory) error {
-	ice, err := read[controllerv1alpha1.Icecream](ctx, r, name, m)
+	ice := &controllerv1alpha1.Icecream{}
+	err := r.read(ctx, name, ice, m)
 	switch {
 	case apierrors.IsNotFound(err):
 		r.memories.Delete(name)
@@ -122,7 +123,8 @@ func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKe
 func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1alpha1.Icecream, m *memory) (d *appsv1.Deployment, wrote bool, err error) {
 	wanted := deploymentFor(ice, r.Image)
 	name := client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}
-	d, err = read[appsv1.Deployment](ctx, r, name, m)
+	d = &appsv1.Deployment{}
+	err = r.read(ctx, name, d, m)
 	if apierrors.IsNotFound(err) {
 		d, wrote, err = r.create(ctx, ice, name)
 	}
@@ -163,7 +165,7 @@ func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1
 	}
 	err = r.Create(ctx, d, FieldManager)
 	if apierrors.IsAlreadyExists(err) { // the cache was behind, or the answer to our POST was lost
-		d = &appsv1.Deployment{} // decoding leaves what an answer lacks, so an owner of ours would stay in there
+		d = &appsv1.Deployment{}
 		return d, false, r.Live.Get(ctx, name, d)
 	}
 	return d, err == nil, err
@@ -280,7 +282,7 @@ func (r *IcecreamReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			return nodeOf(old) != nodeOf(now) || uidLabel(old) != uidLabel(now) // a pod changes often
 		}})).
 		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 2,
+			MaxConcurrentReconciles: 8, // the default is 1
 			// An event does not shorten the wait of a key, but it counts: with the usual limit of 1,000 s, a
 			// key that had events during an outage would stay away long after it.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 10*time.Second),

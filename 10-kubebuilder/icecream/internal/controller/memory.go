@@ -25,25 +25,20 @@ func id(o client.Object, name client.ObjectKey) string { return fmt.Sprintf("%T 
 
 // read reads from the cache, or from the API server while the cache does not show our own last
 // write: the answer to a write comes before its event.
-func read[T any, O interface {
-	*T
-	client.Object
-}](ctx context.Context, r *IcecreamReconciler, name client.ObjectKey, m *memory) (O, error) {
-	o := O(new(T))
+func (r *IcecreamReconciler) read(ctx context.Context, name client.ObjectKey, o client.Object, m *memory) error {
 	err := r.Get(ctx, name, o)
 	version := m.written[id(o, name)]
 	if version == "" || client.IgnoreNotFound(err) != nil {
-		return o, err
+		return err
 	}
 	if err == nil {
 		if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version); err != nil || order >= 0 {
 			delete(m.written, id(o, name))
-			return o, err
+			return err
 		}
 	}
-	o = O(new(T)) // decoding leaves what an answer lacks
 	if err = r.Live.Get(ctx, name, o); apierrors.IsNotFound(err) {
 		delete(m.written, id(o, name))
 	}
-	return o, err
+	return err
 }
