@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -121,6 +122,33 @@ func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 		t.Fatal(err)
 	}
 	return program
+}
+
+// The suites of the project start an API server and etcd of their own.
+func TestSuites(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing, err := pinned.ControlPlane.Missing(ws, "etcd", "kube-apiserver"); err != nil {
+		t.Fatal(err)
+	} else if len(missing) > 0 {
+		t.Skipf("%q are not built; make up CLUSTER=kwok builds them", missing)
+	}
+	suites := func(args ...string) error {
+		_, err := proc.Output(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1", "./..."}, args...),
+			Dir: filepath.Join(ws.Root, project), Env: workspace.Environ("KUBEBUILDER_ASSETS=" + ws.Bin("")), Grace: 30 * time.Second})
+		return err
+	}
+	if err := suites(); err != nil {
+		t.Error(err)
+	}
+	// A suite whose specs are all commented out, as kubebuilder makes them, must not pass.
+	if err := suites("-ginkgo.focus=^no spec has this name$"); err == nil {
+		t.Error("suites without a spec have passed")
+	}
 }
 
 // The CRD that controller-gen makes of this project accepts the same objects as that of step 05.

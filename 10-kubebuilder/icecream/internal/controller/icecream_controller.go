@@ -63,7 +63,7 @@ func (r *IcecreamReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	err := r.reconcile(ctx, req.NamespacedName, m)
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
 		wait := time.Duration(seconds) * time.Second
 		m.asleep = time.Now().Add(wait)
 		return ctrl.Result{RequeueAfter: wait}, nil // beside an error, the result would be ignored
@@ -228,7 +228,7 @@ func (r *IcecreamReconciler) report(ctx context.Context, ice *controllerv1alpha1
 	return true, nil
 }
 
-// event records an Event. It regards a reference, because an object would add its resourceVersion: no two Events were the same.
+// event records an Event. It regards a reference: with the resourceVersion of an object, no two Events would be the same.
 func (r *IcecreamReconciler) event(ice *controllerv1alpha1.Icecream, kind, reason, note string) {
 	regarding := &corev1.ObjectReference{APIVersion: controllerv1alpha1.GroupVersion.String(), Kind: "Icecream", Namespace: ice.Namespace, Name: ice.Name, UID: ice.UID}
 	r.Recorder.Eventf(regarding, nil, kind, reason, "Sync", "%s", note)
