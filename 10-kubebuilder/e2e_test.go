@@ -139,7 +139,7 @@ func TestSuites(t *testing.T) {
 	}
 	suites := func(args ...string) error {
 		_, err := proc.Output(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1", "./..."}, args...),
-			Dir: filepath.Join(ws.Root, project), Env: workspace.Environ("KUBEBUILDER_ASSETS=" + ws.Bin("")), Grace: 30 * time.Second})
+			Dir: filepath.Join(ws.Root, project), Env: workspace.Environ("KUBEBUILDER_ASSETS="+ws.Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m"), Grace: 30 * time.Second})
 		return err
 	}
 	if err := suites(); err != nil {

@@ -1010,6 +1010,10 @@ func MakesADeletedOneAgain(f *Test) error {
 	f.Create("vanilla", "cone", 0)
 	ice := f.Until("vanilla", IsAvailable)
 	old := f.Deployment("cone")
+	// No event of before may be the one that has it look again.
+	if err := errors.Join(f.LookedAt(func() error { return nil }), f.Hold(3*time.Second, func() error { return nil })); err != nil {
+		return err
+	}
 	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}

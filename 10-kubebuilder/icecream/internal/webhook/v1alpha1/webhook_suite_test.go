@@ -116,7 +116,7 @@ var _ = BeforeSuite(func() {
 		}
 
 		return conn.Close()
-	}).Should(Succeed())
+	}, 30*time.Second).Should(Succeed())
 })
 
 var _ = AfterSuite(func() {
