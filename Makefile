@@ -125,7 +125,7 @@ generate:
 	@scripts/update-diagrams.sh
 
 test-proxy: go build
-	@READMES=proxy go test -p=1 -count=1 -v -timeout 60m -run 'TestREADME$$' ./0*
+	@READMES=proxy go test -p=1 -count=1 -v -timeout 60m -run 'TestREADME$$' ./0* ./1*
 
 clean: down
 	@scripts/docker/engine.sh stop

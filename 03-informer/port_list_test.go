@@ -147,7 +147,7 @@ func (l portLearner) fail(expected string, err error) {
 
 // soon is how long a program has that was told of what it is to do. A check that then
 // finds nothing done does not say so, but makes sure of the cause.
-func soon() time.Duration { return min(patience(), 30*time.Second) / 3 }
+func soon() time.Duration { return patience() / 3 }
 
 func readsOf(resource string) faultproxy.Match {
 	return faultproxy.Match{Resource: resource, If: func(r faultproxy.Request) bool { return r.Verb == "list" || strings.HasPrefix(r.Verb, "watch") }}
