@@ -281,13 +281,13 @@ func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (co
 	if err != nil {
 		t.Fatal(err)
 	}
-	removeNamespace(t, e, prefix.Namespace(step))
 	proxy := e.Proxy()
 	c := serve(t, Options{Workspace: e.Workspace(), Prefix: prefix,
 		Env: append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig)})
 	var page struct{ Title, HTML string }
 	c.call("GET", "/api/lessons/"+number, "", &page)
-	var blocks []readme.Block
+	s := c.terminal()
+	before := 0 // the page counts the blocks of a step's documents on
 	for _, file := range step.Documents() {
 		source, err := os.ReadFile(file)
 		if err != nil {
@@ -297,24 +297,26 @@ func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (co
 		if err != nil {
 			t.Fatal(err)
 		}
-		blocks = append(blocks, doc.Blocks...)
-	}
-	s := c.terminal()
-	for i, b := range blocks {
-		for j := range b.Commands {
-			at := fmt.Sprintf(`data-step="%s" data-block="%d" data-command="%d"`, number, i+1, j+1)
-			if strings.Contains(page.HTML, at) == b.ByHand {
-				t.Fatalf("command %d of block %d: its button is on the page: %v; by hand: %v", j+1, i+1, !b.ByHand, b.ByHand)
-			}
-			if b.ByHand {
-				continue
-			}
-			commands++
-			s.run(step.Number, i+1, j+1)
-			if m := s.until("result", "busy"); m.OK == nil || !*m.OK {
-				t.Fatalf("line %d: $ %s\n%+v: %s\n%q", b.Commands[j].Line, b.Commands[j].Text, m, m.Difference, s.output.String())
+		// Each document begins with the namespace that the one before it has deleted.
+		removeNamespace(t, e, prefix.Namespace(step))
+		for i, b := range doc.Blocks {
+			for j := range b.Commands {
+				block := before + i + 1
+				at := fmt.Sprintf(`data-step="%s" data-block="%d" data-command="%d"`, number, block, j+1)
+				if strings.Contains(page.HTML, at) == b.ByHand {
+					t.Fatalf("command %d of block %d: its button is on the page: %v; by hand: %v", j+1, block, !b.ByHand, b.ByHand)
+				}
+				if b.ByHand {
+					continue
+				}
+				commands++
+				s.run(step.Number, block, j+1)
+				if m := s.until("result", "busy"); m.OK == nil || !*m.OK {
+					t.Fatalf("%s, line %d: $ %s\n%+v: %s\n%q", filepath.Base(file), b.Commands[j].Line, b.Commands[j].Text, m, m.Difference, s.output.String())
+				}
 			}
 		}
+		before += len(doc.Blocks)
 	}
 	if len(proxy.Requests(faultproxy.Match{Verb: "create"})) == 0 {
 		t.Error("nothing was created through the proxy")
