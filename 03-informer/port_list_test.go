@@ -437,6 +437,9 @@ func checkRestore(c *check.C) {
 	}
 	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
 	l.mustHold("web", want, "when web has its label again")
+	// What it mends its cache has: a list whose event has not come yet would go unnoticed.
+	l.forge("web-ports", `{"data":{"http":"1"}}`)
+	l.restored("web", want, "when somebody has changed it again", "list forgotten")
 
 	// The program reads the state again, in which the list is missing, and no event says so.
 	l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "configmaps"}, Fault: faultproxy.ErrorEvent, Code: 410})
