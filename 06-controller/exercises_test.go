@@ -21,70 +21,31 @@ import (
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamcheck"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 func TestExercises(t *testing.T) {
 	check.Exercises(t, check.Checks{
-		"wiring": checkWiring, "create": checkCreate, "repair": checkRepair, "leave": checkLeave, "report": checkReport, "survive": checkSurvive,
+		"wiring": icecreamcheck.Wiring, "create": icecreamcheck.Create, "repair": icecreamcheck.Repair,
+		"leave": icecreamcheck.Leave, "report": icecreamcheck.Report, "survive": icecreamcheck.Survive,
 		"brake": checkBrake, "status": checkStatus, "take-back": checkTakeBack, "find-the-bugs": checkFindTheBugs,
 	})
 }
 
-// A candidate is a controller that is checked.
-type candidate struct {
-	*controllertest.Controller
-	c    *check.C
-	ends string // the mistake if it ends, if that has a name
-}
+// A candidate is a controller of policies that is checked.
+type candidate struct{ *controllertest.Candidate }
 
 // works starts a controller, and waits until its caches are filled.
 func works(c *check.C, controller *controllertest.Controller) *candidate {
-	s := runs(c, controller)
-	s.until("a controller that fills its caches", func(context.Context) error {
+	s := &candidate{controllertest.Runs(c, controller)}
+	s.Until("a controller that fills its caches", func(context.Context) error {
 		if s.Address("metrics") != "" && strings.Contains(s.Process.Stderr(), `"Working"`) {
 			return nil
 		}
-		return errors.New("the log does not say that it works:\n" + s.log())
+		return errors.New("the log does not say that it works:\n" + s.Log())
 	})
 	return s
-}
-
-// runs starts a controller.
-func runs(c *check.C, controller *controllertest.Controller) *candidate {
-	controller.Runner = c // which ends the check if the task is not done
-	controller.Process = c.Start(controller.Command)
-	return &candidate{Controller: controller, c: c}
-}
-
-// within waits until f returns nil, and returns its last error after a time. It fails the
-// check if the controller ends.
-func (s *candidate) within(timeout time.Duration, f func(context.Context) error) error {
-	return s.c.Until(timeout, func(ctx context.Context) error {
-		if s.Process.Ended() {
-			const expected = "a controller that runs"
-			held := fmt.Sprintf("it has ended with exit code %d:\n%s", s.Process.ExitCode(), s.log())
-			if s.ends != "" {
-				s.c.Mistake(s.ends, expected, held)
-			}
-			s.c.Fail(expected, held)
-		}
-		return f(ctx)
-	})
-}
-
-// until is within, and fails the check after a time, which only a mistake that no check
-// knows can take: nothing else shows that something will not come.
-func (s *candidate) until(expected string, f func(context.Context) error) {
-	if err := s.within(check.Patience(20*time.Second), f); err != nil {
-		s.c.Fail(expected, err.Error())
-	}
-}
-
-// log is the end of what the controller has said.
-func (s *candidate) log() string {
-	lines := strings.Split(strings.TrimSpace(s.Process.Stderr()), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
 // A check goes on when a look that began after its last change has ended, however long
@@ -93,11 +54,11 @@ func (s *candidate) log() string {
 // observes changes a policy, and waits until a look at it has gone to its end: only that
 // reports a new generation. Before that, the look has carried the policy's action out.
 func (s *candidate) observes(f *policyTest, name string) {
-	policy, err := f.policies.Get(s.c.Context(), name, metav1.GetOptions{})
-	s.c.Must(err)
+	policy, err := f.policies.Get(s.C.Context(), name, metav1.GetOptions{})
+	s.C.Must(err)
 	slices.Reverse(policy.Spec.RequiredProbes) // which means the same
 	policy = f.change(name, `{"spec":{"requiredProbes":`+asJSON(policy.Spec.RequiredProbes)+`}}`)
-	s.until("a controller that observes a new generation of the policy "+name, func(ctx context.Context) error {
+	s.Until("a controller that observes a new generation of the policy "+name, func(ctx context.Context) error {
 		now, err := f.policies.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && now.Status.ObservedGeneration < policy.Generation {
 			err = errors.New("the status is " + asJSON(now.Status))
@@ -124,23 +85,23 @@ func (s *candidate) looked(f *policyTest) {
 
 // looksAt makes such a controller look at a policy once more, if it is still there.
 func (s *candidate) looksAt(f *policyTest, name string) {
-	_, err := f.policies.Patch(s.c.Context(), name, types.MergePatchType,
+	_, err := f.policies.Patch(s.C.Context(), name, types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"annotations":{"look":%q}}}`, time.Now().String()), metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return
 	}
-	s.c.Must(err)
+	s.C.Must(err)
 	s.looked(f)
 }
 
 // seesPods waits until a controller has seen all that has happened to pods: the events
 // of pods come in their order, and the beacon counts one more.
 func (s *candidate) seesPods(f *policyTest) {
-	list, err := f.pods.List(s.c.Context(), metav1.ListOptions{LabelSelector: "app=" + beacon})
-	s.c.Must(err)
+	list, err := f.pods.List(s.C.Context(), metav1.ListOptions{LabelSelector: "app=" + beacon})
+	s.C.Must(err)
 	pods := len(list.Items) + 1
 	f.pod(fmt.Sprintf("beacon-%d", pods), withProbes, labelled("app", beacon))
-	s.until(fmt.Sprintf("the statistics %d passed of the policy %s", pods, beacon), func(ctx context.Context) error {
+	s.Until(fmt.Sprintf("the statistics %d passed of the policy %s", pods, beacon), func(ctx context.Context) error {
 		policy, err := f.policies.Get(ctx, beacon, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -175,7 +136,7 @@ func checkBrake(c *check.C) {
 	refusal := f.Proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
 	s := works(c, f.Controller)
 	const first = "one eviction, after one that was refused, and then 600 seconds without another"
-	s.until(first, func(ctx context.Context) error {
+	s.Until(first, func(ctx context.Context) error {
 		policy, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -219,7 +180,7 @@ func checkBrake(c *check.C) {
 	s.observes(f, "example")
 	// Now it has seen that time. The second that it may wait has to pass by the clock.
 	seen := time.Now()
-	s.until("a second", func(context.Context) error {
+	s.Until("a second", func(context.Context) error {
 		if !two() && time.Since(seen) < 1100*time.Millisecond {
 			return errors.New("it is not over")
 		}
@@ -255,7 +216,7 @@ func checkStatus(c *check.C) {
 	// At first, no mark can be written.
 	failing := f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	s := works(c, f.Controller)
-	s.until("the statistics 1 failed, 1 passed, though no mark can be written", func(ctx context.Context) error {
+	s.Until("the statistics 1 failed, 1 passed, though no mark can be written", func(ctx context.Context) error {
 		p := read(ctx)
 		if meta.IsStatusConditionTrue(p.Status.Conditions, "Enforced") {
 			c.Mistake("done too early", "no Enforced=True, because the API server refuses the mark with 500", "the conditions "+asJSON(p.Status.Conditions))
@@ -269,7 +230,7 @@ func checkStatus(c *check.C) {
 		return nil
 	})
 	failing.Remove()
-	s.until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", func(ctx context.Context) error {
+	s.Until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", func(ctx context.Context) error {
 		p := read(ctx)
 		done := meta.FindStatusCondition(p.Status.Conditions, "Enforced")
 		if done == nil || done.Status != metav1.ConditionTrue {
@@ -311,7 +272,7 @@ func checkStatus(c *check.C) {
 		c.Mistake("written without a change", "no write of the status while nothing changes", "first "+asJSON(before.Status.Conditions)+"\nthen "+asJSON(after.Status.Conditions))
 	}
 	f.pod("c", withProbes)
-	s.until("the statistics 1 failed, 2 passed", func(ctx context.Context) error { return counted(1, 2)(read(ctx)) })
+	s.Until("the statistics 1 failed, 2 passed", func(ctx context.Context) error { return counted(1, 2)(read(ctx)) })
 	if after := since(read(c.Context())); after != since(before) {
 		c.Mistake("transition time moves", since(before), after)
 	}
@@ -344,7 +305,7 @@ func checkTakeBack(c *check.C) {
 	}
 	// leaves waits until a policy is gone.
 	leaves := func(mistake, policy, pod string) {
-		s.until("the policy "+policy+" goes, after its marks", func(ctx context.Context) error {
+		s.Until("the policy "+policy+" goes, after its marks", func(ctx context.Context) error {
 			if gone(mistake, policy, pod) {
 				return nil
 			}
@@ -356,13 +317,13 @@ func checkTakeBack(c *check.C) {
 	}
 	labels("failing")
 	labels("finished")
-	s.until("marks on two pods", marked("failing"))
-	s.until("marks on two pods", marked("finished"))
+	s.Until("marks on two pods", marked("failing"))
+	s.Until("marks on two pods", marked("finished"))
 
 	// The mark cannot be taken back.
 	failing := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods", Name: "failing"}, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	f.remove("failing")
-	s.until("a try to take back the mark of a policy that is being deleted", func(ctx context.Context) error {
+	s.Until("a try to take back the mark of a policy that is being deleted", func(ctx context.Context) error {
 		if !gone("finalizer first", "failing", "failing") && failing.Struck() == 0 {
 			return errors.New("there was none")
 		}
@@ -371,7 +332,7 @@ func checkTakeBack(c *check.C) {
 	s.looked(f)
 	gone("finalizer first", "failing", "failing")
 	failing.Remove()
-	s.until("no mark on the pod of a policy that is being deleted", func(ctx context.Context) error {
+	s.Until("no mark on the pod of a policy that is being deleted", func(ctx context.Context) error {
 		gone("finalizer first", "failing", "failing")
 		if marked("failing")(ctx) == nil {
 			return errors.New("pod failing still carries its mark")
@@ -408,7 +369,7 @@ func checkTakeBack(c *check.C) {
 	// The cache does not show the mark yet.
 	held := f.Proxy.MustInject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold, Times: -1})
 	labels("held")
-	s.until("a mark on pod held", marked("held"))
+	s.Until("a mark on pod held", marked("held"))
 	f.remove("held")
 	for range 2 { // in the first look, its last write to the policy may not have come
 		s.looksAt(f, "held")
@@ -422,7 +383,7 @@ func checkTakeBack(c *check.C) {
 	lost := f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Lose})
 	stalled := f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Stall, Times: -1, After: 1})
 	labels("lost")
-	s.until("a second try after an answer that was lost", func(context.Context) error {
+	s.Until("a second try after an answer that was lost", func(context.Context) error {
 		if lost.Struck() == 0 || stalled.Struck() == 0 {
 			return errors.New("there was none")
 		}
@@ -438,11 +399,11 @@ func checkTakeBack(c *check.C) {
 func checkFindTheBugs(c *check.C) {
 	program := c.Program()
 	f := icecreamTestOf(c.T, c.Env, program)
-	s := runs(c, f.Controller)
-	s.until("a controller that watches Icecreams and Deployments", func(context.Context) error {
+	s := controllertest.Runs(c, f.Controller)
+	s.Until("a controller that watches Icecreams and Deployments", func(context.Context) error {
 		for _, resource := range []string{"icecreams", "deployments"} {
 			if watches := f.requests("watch*", resource); len(watches) == 0 || watches[0].Events == 0 {
-				return fmt.Errorf("no watch of %s:\n%s", resource, s.log())
+				return fmt.Errorf("no watch of %s:\n%s", resource, s.Log())
 			}
 		}
 		return nil

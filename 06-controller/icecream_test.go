@@ -65,11 +65,6 @@ func (f *icecreamTest) foreign(name string, owners ...metav1.OwnerReference) *ap
 	return f.Foreign(name, owners...)
 }
 
-func (f *icecreamTest) deployment(name string) *appsv1.Deployment {
-	f.T.Helper()
-	return f.Deployment(name)
-}
-
 func (f *icecreamTest) until(name string, check func(*v1alpha1.Icecream) error) *v1alpha1.Icecream {
 	f.T.Helper()
 	return f.Until(name, check)

@@ -74,6 +74,9 @@ func imageOf(ctx context.Context, ws workspace.Workspace, folder, arch string) (
 	}
 	dir := filepath.Join(ws.Root, filepath.FromSlash(folder))
 	program := filepath.Base(dir)
-	img, err = image.Build(ctx, filepath.Dir(dir), "./"+program, arch, map[string]string{"org.opencontainers.image.title": program})
+	if program == "cmd" { // what the folder is called in every project of kubebuilder
+		program = filepath.Base(filepath.Dir(dir))
+	}
+	img, err = image.Build(ctx, filepath.Dir(dir), "./"+filepath.Base(dir), arch, map[string]string{"org.opencontainers.image.title": program})
 	return "workshop/" + program + ":1", img, err
 }

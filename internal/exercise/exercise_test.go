@@ -253,7 +253,7 @@ func TestAddedModulesAreKept(t *testing.T) {
 	}
 	refresh := func() {
 		t.Helper()
-		if err := Refresh(ws); err != nil {
+		if err := (Task{}).Refresh(ws); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -295,7 +295,7 @@ func TestAddedModulesAreKept(t *testing.T) {
 		t.Errorf("after an update of the clone:\n%s", got)
 	}
 	write("work/go.mod", "require what\n")
-	if err := Refresh(ws); err == nil || !strings.Contains(err.Error(), "work/go.mod:1") || !strings.Contains(err.Error(), "remove it") {
+	if err := (Task{}).Refresh(ws); err == nil || !strings.Contains(err.Error(), "work/go.mod:1") || !strings.Contains(err.Error(), "remove it") {
 		t.Errorf("with a go.mod that is broken: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func (t Task) Solution() (Files, error) {
 	}
 	dir := filepath.Join(t.Step.Dir, t.Program)
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.HasSuffix(file, "_test.go") {
+		if err != nil || d.IsDir() || strings.HasSuffix(file, "_test.go") || d.Name() == "go.mod" || d.Name() == "go.sum" {
 			return err
 		}
 		data, err := os.ReadFile(file)
@@ -145,7 +145,7 @@ func (t Task) WriteTree(ws workspace.Workspace, tree string, files Files) error 
 	if err := os.RemoveAll(t.Dir(tree)); err != nil {
 		return err
 	}
-	if err := writeModule(ws, tree); err != nil {
+	if err := t.writeModule(ws, tree); err != nil {
 		return err
 	}
 	return files.write(t.Dir(tree))
@@ -164,10 +164,15 @@ func (f Files) hashes() map[string]string {
 // workModule is below the root's path, so that internal/ may be imported.
 const workModule = workspace.Module + "/work"
 
-// writeModule writes the go.mod and go.sum of a tree. It has the requirements of
-// the root, so that nothing has to be downloaded, and what a learner has added.
-func writeModule(ws workspace.Workspace, tree string) error {
-	mod, err := parseModule(ws.Root)
+// writeModule writes the go.mod and go.sum of a tree. They have the requirements of the root, so
+// that nothing has to be downloaded, and what a learner has added. If a task's program has
+// a module of its own, its step's folder in the tree is a module with the requirements of that.
+func (t Task) writeModule(ws workspace.Workspace, tree string) error {
+	base, name := ws.Root, workModule
+	if dir := t.module(); dir != "" {
+		base, name, tree = dir, workModule+"/"+t.Step.Name, filepath.Join(tree, t.Step.Name)
+	}
+	mod, err := parseModule(base)
 	if err != nil {
 		return err
 	}
@@ -181,18 +186,25 @@ func writeModule(ws workspace.Workspace, tree string) error {
 	if err := addModules(mod, theirs); err != nil {
 		return err
 	}
-	if err := mod.AddModuleStmt(workModule); err != nil {
+	if err := mod.AddModuleStmt(name); err != nil {
 		return err
 	}
 	mod.Module.Syntax.Before = []modfile.Comment{{Token: "// make exercise writes this file, and make check brings it up to date. What you add stays."}}
-	root, err := filepath.Rel(tree, ws.Root)
-	if err != nil {
-		return err
+	ours := map[string]string{} // modules of the clone, and their folders
+	for _, r := range mod.Replace {
+		if strings.HasPrefix(r.Old.Path, workspace.Module) {
+			ours[r.Old.Path] = filepath.Join(base, r.New.Path)
+		}
 	}
-	if err := errors.Join(
-		mod.AddRequire(workspace.Module, "v0.0.0"),
-		mod.AddReplace(workspace.Module, "", filepath.ToSlash(root), ""),
-	); err != nil {
+	if base == ws.Root {
+		ours[workspace.Module] = ws.Root
+		err = mod.AddRequire(workspace.Module, "v0.0.0")
+	}
+	for module, dir := range ours {
+		to, failed := filepath.Rel(tree, dir)
+		err = errors.Join(err, failed, mod.AddReplace(module, "", filepath.ToSlash(to), ""))
+	}
+	if err != nil {
 		return err
 	}
 	mod.Cleanup()
@@ -200,7 +212,7 @@ func writeModule(ws workspace.Workspace, tree string) error {
 	if err != nil {
 		return err
 	}
-	sums, err := os.ReadFile(filepath.Join(ws.Root, "go.sum"))
+	sums, err := os.ReadFile(filepath.Join(base, "go.sum"))
 	if err != nil {
 		return err
 	}
@@ -219,6 +231,19 @@ func writeModule(ws workspace.Workspace, tree string) error {
 		return err
 	}
 	return errors.Join(writeIfOther(filepath.Join(tree, "go.mod"), text), writeIfOther(filepath.Join(tree, "go.sum"), sums))
+}
+
+// module is the folder of the module in its step that a task's program belongs to, if it has
+// one. A step has at most one with programs for learners.
+func (t Task) module() string {
+	for _, from := range append(slices.Collect(maps.Values(t.Files)), t.Program) {
+		for dir := filepath.Join(t.Step.Dir, from); len(dir) > len(t.Step.Dir); dir = filepath.Dir(dir) {
+			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+				return dir
+			}
+		}
+	}
+	return ""
 }
 
 func parseModule(dir string) (*modfile.File, error) {

@@ -132,7 +132,7 @@ func (t Task) Begin(ws workspace.Workspace) error {
 	if err != nil {
 		return err
 	}
-	if err := writeModule(ws, Work(ws)); err != nil {
+	if err := t.writeModule(ws, Work(ws)); err != nil {
 		return err
 	}
 	if err := files.write(t.Dir(Work(ws))); err != nil {
@@ -146,8 +146,8 @@ func (t Task) Shown(name string) string {
 	return filepath.Join("work", filepath.FromSlash(t.folder()), filepath.FromSlash(name))
 }
 
-// Refresh brings the module of the learner's tree up to date with the clone.
-func Refresh(ws workspace.Workspace) error { return writeModule(ws, Work(ws)) }
+// Refresh brings the module of the learner's files up to date with the clone.
+func (t Task) Refresh(ws workspace.Workspace) error { return t.writeModule(ws, Work(ws)) }
 
 // SetAside moves a learner's files of a task away and returns where they are.
 func (t Task) SetAside(ws workspace.Workspace, now time.Time) (string, error) {

@@ -34,6 +34,7 @@ var needed = []struct {
 	{"scripts/codegen", []string{"-deps", "tool"}}, // make generate, in step 05
 	{"scripts/kubebuilder", []string{"-deps", "tool"}},
 	{"10-kubebuilder/icecream", []string{"-deps", "-test", "./..."}},
+	{"10-kubebuilder/programs", []string{"-deps", "-test", "./..."}},
 }
 
 // list has Go find what is needed, for this system and for the images of

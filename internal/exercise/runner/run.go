@@ -31,8 +31,10 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	if state, detail := c.State(ctx); state != cluster.Ready {
 		return nil, fmt.Errorf("no cluster is up, %s is %s (%s): run make up first", c.Name(), state, detail)
 	}
-	if err := exercise.Refresh(ws); err != nil {
-		return nil, err
+	for _, t := range tasks {
+		if err := t.Refresh(ws); err != nil {
+			return nil, err
+		}
 	}
 	step := tasks[0].Step
 	environ := c.Environ()

@@ -283,8 +283,8 @@ func (r *IcecreamReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		}})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 8, // the default is 1
-			// An event does not shorten the wait of a key, but it counts: with the usual limit of 1,000 s, a
-			// key that had events during an outage would stay away long after it.
+			// An event brings a key back at once, and counts if that fails: with the usual limit of 1,000 s,
+			// a key that had events during an outage would stay away long after it.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 10*time.Second),
 		}).
 		Named("icecream").

@@ -1,4 +1,7 @@
-package controller
+// Package icecreamcheck has the checks of the controller of Icecreams that a learner writes
+// from an empty file, be it with client-go or with controller-runtime. They know nothing of it
+// but KUBECONFIG, -namespace, and what it does to the cluster.
+package icecreamcheck
 
 import (
 	"context"
@@ -21,19 +24,18 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/judge"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-// These are the checks of the controller that a learner writes from an empty file. They
-// know nothing of it but KUBECONFIG, -namespace, and what it does to the cluster.
-
 // A grower is a run of a program that grows.
 type grower struct {
-	*candidate
-	f *icecreamTest
+	*controllertest.Candidate
+	f *icecreamtest.Test
 }
 
 var (
@@ -42,29 +44,29 @@ var (
 )
 
 func newGrower(c *check.C) *grower {
-	f := icecreamTestOf(c.T, c.Env, c.Program())
+	f := icecreamtest.Of(c.T, c.Env, c.Program())
 	f.Command.Args = []string{"-namespace", c.Namespace}
 	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
 	f.Runner = c
-	return &grower{f: f, candidate: &candidate{Controller: f.Controller, c: c}}
+	return &grower{f: f, Candidate: &controllertest.Candidate{Controller: f.Controller, C: c}}
 }
 
-func (g *grower) start() { g.Process = g.c.Start(g.Command) }
+func (g *grower) start() { g.Process = g.C.Start(g.Command) }
 
-// mistake ends the check with a mistake of the task create. A task that comes later has no
-// name for it: make check says it for create, too.
+// mistake ends the check with a mistake that not every task has a name for: one of the task
+// create, which make check says for create, too, or one that a framework does not let you make.
 func (g *grower) mistake(name, expected, held string) {
-	if g.c.Knows(name) {
-		g.c.Mistake(name, expected, held)
+	if g.C.Knows(name) {
+		g.C.Mistake(name, expected, held)
 	}
-	g.c.Fail(expected, held)
+	g.C.Fail(expected, held)
 }
 
 // owns waits for an Icecream's Deployment.
 func (g *grower) owns(ice *v1alpha1.Icecream) {
 	expected := fmt.Sprintf("a Deployment %s with %d replicas, controlled by the Icecream %s", ice.Spec.DeploymentName, *ice.Spec.Replicas, ice.Name)
-	g.until(expected, func(ctx context.Context) error {
-		all, err := g.f.deployments.List(ctx, metav1.ListOptions{})
+	g.Until(expected, func(ctx context.Context) error {
+		all, err := g.f.Deployments.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -77,7 +79,7 @@ func (g *grower) owns(ice *v1alpha1.Icecream) {
 			}
 			for _, r := range slices.Backward(g.f.Proxy.Requests(creates)) {
 				if r.Code >= 400 {
-					return fmt.Errorf("there is no such Deployment; the API server has answered %d to a create of one, and the program said:\n%s", r.Code, g.log())
+					return fmt.Errorf("there is no such Deployment; the API server has answered %d to a create of one, and the program said:\n%s", r.Code, g.Log())
 				}
 			}
 			return errors.New("there is no such Deployment")
@@ -95,7 +97,7 @@ func (g *grower) owns(ice *v1alpha1.Icecream) {
 
 // make makes an Icecream and waits for its Deployment.
 func (g *grower) make(name, deployment string, replicas int32) *v1alpha1.Icecream {
-	ice := g.f.create(name, deployment, replicas)
+	ice := g.f.Create(name, deployment, replicas)
 	g.owns(ice)
 	return ice
 }
@@ -108,8 +110,8 @@ func (g *grower) looked() {
 	g.f.Further++
 	name := fmt.Sprintf("passer-by-%d", g.f.Further)
 	passes := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Event: "ADDED", Object: name, Fault: faultproxy.Delay, Delay: time.Millisecond})
-	g.f.foreign(name)
-	_ = g.within(5*time.Second, func(context.Context) error {
+	g.f.Foreign(name)
+	_ = g.Within(5*time.Second, func(context.Context) error {
 		if passes.Struck() == 0 {
 			return errors.New("no event")
 		}
@@ -126,25 +128,25 @@ func (g *grower) looked() {
 // wakes waits until a Deployment is right, and ends the check with the mistake if that
 // takes an event of its Icecream. Why nothing else came cannot be seen.
 func (g *grower) wakes(mistake, ice, expected string, right func(context.Context) error) {
-	if g.within(5*time.Second, right) == nil {
+	if g.Within(5*time.Second, right) == nil {
 		return
 	}
 	g.looked()
-	err := g.within(3*time.Second, right)
+	err := g.Within(3*time.Second, right)
 	if err == nil {
 		return
 	}
-	g.f.patch(ice, `{"metadata":{"annotations":{"touched":"true"}}}`)
-	if g.within(5*time.Second, right) == nil {
-		g.c.Mistake(mistake, expected, "nothing, until somebody changed the Icecream "+ice)
+	g.f.Patch(ice, `{"metadata":{"annotations":{"touched":"true"}}}`)
+	if g.Within(5*time.Second, right) == nil {
+		g.C.Mistake(mistake, expected, "nothing, until somebody changed the Icecream "+ice)
 	}
-	g.c.Fail(expected, err.Error())
+	g.C.Fail(expected, err.Error())
 }
 
 // replicas says whether a Deployment has so many.
 func (g *grower) replicas(name string, want int32) func(context.Context) error {
 	return func(ctx context.Context) error {
-		d, err := g.f.deployments.Get(ctx, name, metav1.GetOptions{})
+		d, err := g.f.Deployments.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && (*d.Spec.Replicas != want || d.DeletionTimestamp != nil) {
 			err = fmt.Errorf("%s has %d replicas", name, *d.Spec.Replicas)
 		}
@@ -152,12 +154,12 @@ func (g *grower) replicas(name string, want int32) func(context.Context) error {
 	}
 }
 
-// checkWiring looks at the watches of a program, and ends it as a cluster does.
-func checkWiring(c *check.C) {
+// Wiring looks at the watches of a program, and ends it as a cluster does.
+func Wiring(c *check.C) {
 	g := newGrower(c)
 	g.start()
 	open := func(resource string) error {
-		for _, r := range g.f.requests("watch*", resource) {
+		for _, r := range g.f.Requests("watch*", resource) {
 			if r.Namespace != c.Namespace {
 				c.Mistake("all namespaces", "watches of the namespace of -namespace only", "the request "+r.String()+" "+r.Path)
 			}
@@ -170,7 +172,7 @@ func checkWiring(c *check.C) {
 	// That the caches are filled cannot be seen. It takes a moment after the first events.
 	var began time.Time
 	const watching = "an open watch of Icecreams, and one of Deployments"
-	if err := g.within(check.Patience(15*time.Second), func(context.Context) error {
+	if err := g.Within(check.Patience(15*time.Second), func(context.Context) error {
 		switch err := errors.Join(open("icecreams"), open("deployments")); {
 		case err != nil:
 			return err
@@ -199,33 +201,33 @@ func checkWiring(c *check.C) {
 	case code == -1 || code == 128+int(syscall.SIGTERM):
 		c.Mistake("signal not handled", ends, "the signal has ended it, in the middle of whatever it did")
 	case code != 0:
-		c.Mistake("ends with an error", ends, fmt.Sprintf("exit code %d:\n%s", code, g.log()))
+		c.Mistake("ends with an error", ends, fmt.Sprintf("exit code %d:\n%s", code, g.Log()))
 	}
 }
 
-// checkCreate has a program create Deployments: in peace, after a restart, for an
+// Create has a program create Deployments: in peace, after a restart, for an
 // Icecream that goes, while its cache is behind, and while it is told to stop.
-func checkCreate(c *check.C) {
+func Create(c *check.C) {
 	g := newGrower(c)
-	leaving := g.f.create("leaving", "leaving", 1)
-	g.f.patch("leaving", `{"metadata":{"finalizers":["example.com/not-yet"]}}`)
-	c.Must(g.f.icecreams.Delete(c.Context(), "leaving", metav1.DeleteOptions{}))
-	early := g.f.create("early", "cone", 1)
-	g.ends = "ends at already exists" // wherever that happens
+	leaving := g.f.Create("leaving", "leaving", 1)
+	g.f.Patch("leaving", `{"metadata":{"finalizers":["example.com/not-yet"]}}`)
+	c.Must(g.f.Icecreams.Delete(c.Context(), "leaving", metav1.DeleteOptions{}))
+	early := g.f.Create("early", "cone", 1)
+	g.Ends = "ends at already exists" // wherever that happens
 	g.start()
 	g.owns(early)
 	late := g.make("late", "late", 2)
 	g.looked()
-	if a, b := g.f.all(early), g.f.all(late); len(a) > 0 && len(b) > 0 && equality.Semantic.DeepEqual(a[0].Spec.Selector, b[0].Spec.Selector) {
+	if a, b := g.f.All(early), g.f.All(late); len(a) > 0 && len(b) > 0 && equality.Semantic.DeepEqual(a[0].Spec.Selector, b[0].Spec.Selector) {
 		c.Fail("labels of its own for the pods of each Icecream", "the Deployments of two Icecreams both select "+metav1.FormatLabelSelector(a[0].Spec.Selector))
 	}
-	if len(g.f.all(leaving)) > 0 {
-		c.Mistake("creates for a leaving one", "no Deployment for an Icecream with a deletionTimestamp", "the Deployment "+g.f.all(leaving)[0].Name)
+	if len(g.f.All(leaving)) > 0 {
+		c.Mistake("creates for a leaving one", "no Deployment for an Icecream with a deletionTimestamp", "the Deployment "+g.f.All(leaving)[0].Name)
 	}
-	g.f.patch("leaving", `{"metadata":{"finalizers":null}}`)
+	g.f.Patch("leaving", `{"metadata":{"finalizers":null}}`)
 
 	// A new process does not know the Deployments yet.
-	g.until("a controller that runs", func(context.Context) error {
+	g.Until("a controller that runs", func(context.Context) error {
 		if g.Process.Ended() {
 			return errors.New("it does not")
 		}
@@ -237,8 +239,8 @@ func checkCreate(c *check.C) {
 	lists := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "deployments"}, Fault: faultproxy.Stall, Times: -1})
 	g.start()
 	began := time.Now()
-	g.until("a controller that watches Icecreams", func(context.Context) error {
-		watches := g.f.requests("watch*", "icecreams")
+	g.Until("a controller that watches Icecreams", func(context.Context) error {
+		watches := g.f.Requests("watch*", "icecreams")
 		if last := watches[len(watches)-1]; last.Took > 0 || last.Code != http.StatusOK {
 			return errors.New("no watch of icecreams is open")
 		}
@@ -258,12 +260,12 @@ func checkCreate(c *check.C) {
 	held = g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
 	behind := g.make("behind", "behind", 0)
 	for i := range 2 {
-		g.f.patch("behind", fmt.Sprintf(`{"metadata":{"annotations":{"touched":"%d"}}}`, i))
+		g.f.Patch("behind", fmt.Sprintf(`{"metadata":{"annotations":{"touched":"%d"}}}`, i))
 		name := fmt.Sprintf("beside-%d", i)
 		g.make(name, name, 0)
 	}
 	held.Remove()
-	if all := g.f.all(behind); len(all) != 1 {
+	if all := g.f.All(behind); len(all) != 1 {
 		c.Failf("one Deployment of the Icecream behind", "%d", len(all))
 	}
 
@@ -280,55 +282,55 @@ func checkCreate(c *check.C) {
 			return nil
 		}
 	}})
-	last := g.f.create("last", "last", 0)
+	last := g.f.Create("last", "last", 0)
 	select {
 	case <-stopping.Done():
 	case <-time.After(check.Patience(15 * time.Second)):
 		c.Fail("an end after SIGTERM", "it still runs")
 	}
-	if len(g.f.all(last)) == 0 || stopping.ExitCode() != 0 {
-		c.Mistake("work cut off", "the create that was under way at SIGTERM is finished, and then exit code 0", fmt.Sprintf("%d Deployments of the Icecream last, and exit code %d", len(g.f.all(last)), stopping.ExitCode()))
+	if len(g.f.All(last)) == 0 || stopping.ExitCode() != 0 {
+		c.Mistake("work cut off", "the create that was under way at SIGTERM is finished, and then exit code 0", fmt.Sprintf("%d Deployments of the Icecream last, and exit code %d", len(g.f.All(last)), stopping.ExitCode()))
 	}
 }
 
-// checkRepair changes Icecreams and their Deployments, and refuses the repair for a while.
-func checkRepair(c *check.C) {
+// Repair changes Icecreams and their Deployments, and refuses the repair for a while.
+func Repair(c *check.C) {
 	g := newGrower(c)
 	g.start()
 	plain, ice := g.make("plain", "plain", 1), g.make("vanilla", "cone", 1)
-	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	const follows = "cone has 2 replicas, because its Icecream says so"
-	if g.within(5*time.Second, g.replicas("cone", 2)) != nil {
+	if g.Within(5*time.Second, g.replicas("cone", 2)) != nil {
 		g.looked()
-		if err := g.within(3*time.Second, g.replicas("cone", 2)); err != nil {
+		if err := g.Within(3*time.Second, g.replicas("cone", 2)); err != nil {
 			c.Mistake("change ignored", follows, err.Error())
 		}
 	}
 
 	// Somebody scales Deployments, and sets fields that no Icecream speaks of.
 	other := `{"metadata":{"annotations":{"team":"sweets"},"labels":{"tier":"cold"}},"spec":{"replicas":5,"progressDeadlineSeconds":1234,"template":{"metadata":{"annotations":{"restarted":"at noon"}}}}}`
-	g.f.patchDeployment("plain", other)
+	g.f.PatchDeployment("plain", other)
 	g.wakes("no handler", "plain", "plain has 1 replica again, after somebody has scaled it to 5", g.replicas("plain", 1))
-	g.f.patchDeployment("cone", other)
+	g.f.PatchDeployment("cone", other)
 	g.wakes("found by name only", "vanilla", "cone has 2 replicas again, after somebody has scaled it to 5; the Deployment plain came back, whose Icecream has the same name", g.replicas("cone", 2))
 	g.looked()
 	for _, name := range []string{"plain", "cone"} {
-		d := g.f.deployment(name)
+		d := g.f.Deployment(name)
 		if d.Annotations["team"] != "sweets" || d.Labels["tier"] != "cold" || d.Spec.Template.Annotations["restarted"] != "at noon" || *d.Spec.ProgressDeadlineSeconds != 1234 {
 			c.Mistake("whole object overwritten", "the annotation team, the label tier, the template's annotation and progressDeadlineSeconds as somebody has set them",
 				fmt.Sprintf("annotations %v, labels %v, template %v, progressDeadlineSeconds %d", d.Annotations, d.Labels, d.Spec.Template.Annotations, *d.Spec.ProgressDeadlineSeconds))
 		}
 	}
-	gone := g.f.deployment("cone").UID
-	c.Must(g.f.deployments.Delete(c.Context(), "cone", metav1.DeleteOptions{}))
+	gone := g.f.Deployment("cone").UID
+	c.Must(g.f.Deployments.Delete(c.Context(), "cone", metav1.DeleteOptions{}))
 	g.wakes("deletion unnoticed", "vanilla", "cone exists again, after somebody has deleted it", func(ctx context.Context) error {
-		d, err := g.f.deployments.Get(ctx, "cone", metav1.GetOptions{})
+		d, err := g.f.Deployments.Get(ctx, "cone", metav1.GetOptions{})
 		if err == nil && d.UID == gone {
 			err = errors.New("it is still there")
 		}
 		return err
 	})
-	g.owns(g.f.until("vanilla", func(*v1alpha1.Icecream) error { return nil }))
+	g.owns(g.f.Until("vanilla", func(*v1alpha1.Icecream) error { return nil }))
 
 	g.persists()
 	g.hot(plain)
@@ -343,15 +345,15 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 	repairs := faultproxy.Match{Group: "apps", Resource: "deployments", Name: ice.Spec.DeploymentName, If: faultproxy.Request.Write}
 	failing := g.f.Proxy.MustInject(faultproxy.Rule{Match: repairs, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	defer failing.Remove()
-	g.f.patchDeployment(ice.Spec.DeploymentName, `{"spec":{"replicas":5}}`)
-	g.until("a try to repair plain", func(context.Context) error {
+	g.f.PatchDeployment(ice.Spec.DeploymentName, `{"spec":{"replicas":5}}`)
+	g.Until("a try to repair plain", func(context.Context) error {
 		if failing.Struck() == 0 {
 			return errors.New("none")
 		}
 		return nil
 	})
 	began := time.Now()
-	g.until(expected, func(context.Context) error { // a program that pauses for longer does no harm
+	g.Until(expected, func(context.Context) error { // a program that pauses for longer does no harm
 		if time.Since(began) < 3*time.Second {
 			return errors.New("they may come")
 		}
@@ -369,10 +371,10 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 	}
 	slices.Sort(waits)
 	if most := len(waits) * 3 / 4; len(tried) >= tries && waits[most] < pause {
-		g.c.Mistake("hot loop", expected, fmt.Sprintf("%d tries in 3 s, and three of four came %s after the answer or earlier", len(tried), waits[most].Round(time.Millisecond)))
+		g.C.Mistake("hot loop", expected, fmt.Sprintf("%d tries in 3 s, and three of four came %s after the answer or earlier", len(tried), waits[most].Round(time.Millisecond)))
 	}
 	failing.Remove()
-	g.until("plain has 1 replica, when the API server works again", g.replicas(ice.Spec.DeploymentName, 1))
+	g.Until("plain has 1 replica, when the API server works again", g.replicas(ice.Spec.DeploymentName, 1))
 }
 
 // persists refuses a Deployment three times. As there is none, no event of it wakes a
@@ -381,20 +383,20 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 func (g *grower) persists() {
 	failing := faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: 3}
 	g.f.Proxy.MustInject(failing)
-	ice := g.f.create("refused", "refused", 0)
+	ice := g.f.Create("refused", "refused", 0)
 	name := ice.Spec.DeploymentName
 	const again = "a Deployment refused, after the API server has answered three creates with 500"
-	if err := g.within(15*time.Second, g.replicas(name, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
-		g.c.Mistake("error not retried", again, err.Error())
+	if err := g.Within(15*time.Second, g.replicas(name, 0)); err != nil { // the tries are due after 5, 10 and 20 ms
+		g.C.Mistake("error not retried", again, err.Error())
 	}
 	failing.Times = 6 // with client-go's rate limiter 315 ms, and 160 s if those of before still count
 	comesBack := func(within time.Duration) (time.Duration, error) {
-		old := g.f.deployment(name).UID
+		old := g.f.Deployment(name).UID
 		g.f.Proxy.MustInject(failing)
-		g.c.Must(g.f.deployments.Delete(g.c.Context(), name, metav1.DeleteOptions{}))
+		g.C.Must(g.f.Deployments.Delete(g.C.Context(), name, metav1.DeleteOptions{}))
 		began := time.Now()
-		err := g.within(within, func(ctx context.Context) error {
-			d, err := g.f.deployments.Get(ctx, name, metav1.GetOptions{})
+		err := g.Within(within, func(ctx context.Context) error {
+			d, err := g.f.Deployments.Get(ctx, name, metav1.GetOptions{})
 			if err == nil && d.UID == old {
 				err = errors.New("it is still there")
 			}
@@ -404,10 +406,10 @@ func (g *grower) persists() {
 	}
 	first, err := comesBack(90 * time.Second)
 	if err != nil {
-		g.c.Mistake("error not retried", "the Deployment refused again, after six creates were answered with 500", err.Error())
+		g.C.Mistake("error not retried", "the Deployment refused again, after six creates were answered with 500", err.Error())
 	}
 	if later, err := comesBack(4*first + 10*time.Second); err != nil {
-		g.c.Mistake("never forgets", fmt.Sprintf("the Deployment refused again after six creates were answered with 500, as %s before", first.Round(time.Millisecond)),
+		g.mistake("never forgets", fmt.Sprintf("the Deployment refused again after six creates were answered with 500, as %s before", first.Round(time.Millisecond)),
 			fmt.Sprintf("nothing for %s, the third time", later.Round(time.Second)))
 	}
 }
@@ -415,8 +417,8 @@ func (g *grower) persists() {
 // outdated changes an Icecream while a write for its former state is under way.
 func (g *grower) outdated(ice *v1alpha1.Icecream) {
 	name := ice.Spec.DeploymentName
-	w, err := g.f.deployments.Watch(g.c.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: g.f.deployment(name).ResourceVersion})
-	g.c.Must(err)
+	w, err := g.f.Deployments.Watch(g.C.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: g.f.Deployment(name).ResourceVersion})
+	g.C.Must(err)
 	defer w.Stop()
 	release := make(chan struct{})
 	let := sync.OnceFunc(func() { close(release) })
@@ -430,7 +432,7 @@ func (g *grower) outdated(ice *v1alpha1.Icecream) {
 			return ctx.Err()
 		}
 	}})
-	g.f.patch(ice.Name, `{"spec":{"replicas":3}}`)
+	g.f.Patch(ice.Name, `{"spec":{"replicas":3}}`)
 	struck := func(i *faultproxy.Injection, n int) func(context.Context) error {
 		return func(context.Context) error {
 			if i.Struck() < n {
@@ -439,21 +441,21 @@ func (g *grower) outdated(ice *v1alpha1.Icecream) {
 			return nil
 		}
 	}
-	g.until("a write for 3 replicas", struck(first, 1))
+	g.Until("a write for 3 replicas", struck(first, 1))
 	events := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Event: "MODIFIED", Object: ice.Name, Fault: faultproxy.Delay, Delay: time.Millisecond, Times: -1})
 	for i, replicas := range []string{"4", "5"} {
-		g.f.patch(ice.Name, `{"spec":{"replicas":`+replicas+`}}`)
-		g.until("events of the Icecream "+ice.Name, struck(events, i+1))
+		g.f.Patch(ice.Name, `{"spec":{"replicas":`+replicas+`}}`)
+		g.Until("events of the Icecream "+ice.Name, struck(events, i+1))
 	}
 	events.Remove()
 	g.looked()
 	let()
-	g.until(name+" has 5 replicas", g.replicas(name, 5))
+	g.Until(name+" has 5 replicas", g.replicas(name, 5))
 	var seen []int32
 	for last := int32(0); last != 5; {
 		event, ok := <-w.ResultChan()
 		if !ok {
-			g.c.T.Fatal("the watch has ended")
+			g.C.T.Fatal("the watch has ended")
 		}
 		if d, ok := event.Object.(*appsv1.Deployment); ok && *d.Spec.Replicas != last {
 			last = *d.Spec.Replicas
@@ -461,23 +463,23 @@ func (g *grower) outdated(ice *v1alpha1.Icecream) {
 		}
 	}
 	if slices.Contains(seen, 4) {
-		g.c.Mistake("a queue of objects", "3 replicas, and then 5, which the Icecream says since the write for 3 began", fmt.Sprintf("replicas %v: for a moment those of an Icecream as it had been", seen))
+		g.mistake("a queue of objects", "3 replicas, and then 5, which the Icecream says since the write for 3 began", fmt.Sprintf("replicas %v: for a moment those of an Icecream as it had been", seen))
 	}
 }
 
-// checkLeave gives the name of a Deployment away before its Icecream comes.
-func checkLeave(c *check.C) {
+// Leave gives the name of a Deployment away before its Icecream comes.
+func Leave(c *check.C) {
 	g := newGrower(c)
-	g.f.foreign("cup")
+	g.f.Foreign("cup")
 	g.start()
 	first := g.make("first", "shared", 1)
-	g.f.create("second", "shared", 2)
-	g.f.create("wants-cup", "cup", 3)
+	g.f.Create("second", "shared", 2)
+	g.f.Create("wants-cup", "cup", 3)
 	touched := func() {
 		for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "cup", If: faultproxy.Request.Write}) {
 			c.Mistake("taken over", "no write of the Deployment cup, which belongs to nobody", "the request "+r.String())
 		}
-		d, err := g.f.deployments.Get(c.Context(), "shared", metav1.GetOptions{})
+		d, err := g.f.Deployments.Get(c.Context(), "shared", metav1.GetOptions{})
 		c.Must(err)
 		if !metav1.IsControlledBy(d, first) || *d.Spec.Replicas != 1 {
 			c.Mistake("taken from another", "the Deployment shared as its owner, the Icecream first, wants it", fmt.Sprintf("%d replicas, and the ownerReferences %s", *d.Spec.Replicas, asJSON(d.OwnerReferences)))
@@ -496,7 +498,7 @@ func checkLeave(c *check.C) {
 	says := func(ctx context.Context) error {
 		touched()
 		for ice, deployment := range map[string]string{"wants-cup": "cup", "second": "shared"} {
-			found, err := g.f.icecreams.Get(ctx, ice, metav1.GetOptions{})
+			found, err := g.f.Icecreams.Get(ctx, ice, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -509,23 +511,23 @@ func checkLeave(c *check.C) {
 		return nil
 	}
 	const reports = "a condition with the status False whose message names the Deployment, for the Icecreams wants-cup and second"
-	if err := g.within(5*time.Second, says); err != nil {
+	if err := g.Within(5*time.Second, says); err != nil {
 		c.Mistake("status silent", reports, err.Error())
 	}
-	c.Must(g.f.deployments.Delete(c.Context(), "cup", metav1.DeleteOptions{}))
+	c.Must(g.f.Deployments.Delete(c.Context(), "cup", metav1.DeleteOptions{}))
 	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
-	free, err := g.f.icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
+	free, err := g.f.Icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
 	c.Must(err)
 	g.owns(free)
 }
 
-// checkReport reads the status while the Icecream changes, while nothing does, and while
+// Report reads the status while the Icecream changes, while nothing does, and while
 // the API server refuses the Deployment.
-func checkReport(c *check.C) {
+func Report(c *check.C) {
 	g := newGrower(c)
-	ice := g.f.create("vanilla", "cone", 1)
+	ice := g.f.Create("vanilla", "cone", 1)
 	ice.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand", LastTransitionTime: metav1.Now()}}
-	_, err := g.f.icecreams.UpdateStatus(c.Context(), ice, metav1.UpdateOptions{})
+	_, err := g.f.Icecreams.UpdateStatus(c.Context(), ice, metav1.UpdateOptions{})
 	c.Must(err)
 	g.start()
 	is := func(replicas int32) func(context.Context) error {
@@ -535,7 +537,7 @@ func checkReport(c *check.C) {
 					c.Mistake("main endpoint", "a write of icecreams/status", "the request "+r.String())
 				}
 			}
-			now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+			now, err := g.f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -553,7 +555,7 @@ func checkReport(c *check.C) {
 	}
 	reports := func(replicas int32) {
 		expected := fmt.Sprintf("replicas and availableReplicas %d, the condition Available=True, and for both observedGenerations the Icecream's generation", replicas)
-		err := g.within(check.Patience(15*time.Second), is(replicas))
+		err := g.Within(check.Patience(15*time.Second), is(replicas))
 		if errors.As(err, new(errOldGeneration)) {
 			c.Mistake("old generation", expected, err.Error())
 		}
@@ -564,17 +566,17 @@ func checkReport(c *check.C) {
 	reports(1)
 
 	// A pod that has to be ready for longer is not available.
-	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":500}}`)
-	g.until("a Deployment without available pods", func(context.Context) error {
-		if d := g.f.deployment("cone"); d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas > 0 {
+	g.f.PatchDeployment("cone", `{"spec":{"minReadySeconds":500}}`)
+	g.Until("a Deployment without available pods", func(context.Context) error {
+		if d := g.f.Deployment("cone"); d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas > 0 {
 			return errors.New("it has some")
 		}
 		return nil
 	})
 	g.looked()
 	const none = "availableReplicas 0 and Available=False, because the Deployment says that none of its pods is available"
-	if err := g.within(3*time.Second, func(ctx context.Context) error {
-		now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+	if err := g.Within(3*time.Second, func(ctx context.Context) error {
+		now, err := g.f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -585,8 +587,8 @@ func checkReport(c *check.C) {
 	}); err != nil {
 		c.Mistake("made up numbers", none, err.Error())
 	}
-	g.f.patchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
-	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	g.f.PatchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
+	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	reports(2)
 
 	// The Deployment has all the pods that it can have, and fewer than are wanted.
@@ -594,23 +596,23 @@ func checkReport(c *check.C) {
 	_, err = quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}, metav1.CreateOptions{})
 	c.Must(err)
-	g.until("a quota that counts", func(ctx context.Context) error {
+	g.Until("a quota that counts", func(ctx context.Context) error {
 		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
 		if err == nil && quota.Status.Used.Pods().Value() != 2 {
 			err = errors.New("it counts " + asJSON(quota.Status.Used))
 		}
 		return err
 	})
-	g.f.patch("vanilla", `{"spec":{"replicas":3}}`)
-	g.until("a Deployment that has 2 of 3 pods", func(context.Context) error {
-		if d := g.f.deployment("cone"); *d.Spec.Replicas != 3 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != 2 {
+	g.f.Patch("vanilla", `{"spec":{"replicas":3}}`)
+	g.Until("a Deployment that has 2 of 3 pods", func(context.Context) error {
+		if d := g.f.Deployment("cone"); *d.Spec.Replicas != 3 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != 2 {
 			return errors.New("it has the status " + asJSON(d.Status))
 		}
 		return nil
 	})
 	g.looked()
-	if err := g.within(3*time.Second, func(ctx context.Context) error {
-		now, err := g.f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
+	if err := g.Within(3*time.Second, func(ctx context.Context) error {
+		now, err := g.f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -621,7 +623,7 @@ func checkReport(c *check.C) {
 	}); err != nil {
 		c.Mistake("compared with itself", "Available=False while 2 pods of the 3 that the Icecream wants are available", err.Error())
 	}
-	g.f.patch("vanilla", `{"spec":{"replicas":2}}`)
+	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	reports(2)
 	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
 
@@ -629,18 +631,18 @@ func checkReport(c *check.C) {
 	g.looked()
 	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
 	before := g.f.Proxy.Count(statusWrites)
-	g.f.patch("vanilla", `{"metadata":{"annotations":{"x":"y"}}}`)
-	g.f.patchDeployment("cone", `{"metadata":{"labels":{"x":"y"}}}`) // an annotation would give it another generation
+	g.f.Patch("vanilla", `{"metadata":{"annotations":{"x":"y"}}}`)
+	g.f.PatchDeployment("cone", `{"metadata":{"labels":{"x":"y"}}}`) // an annotation would give it another generation
 	g.looked()
 	if n := g.f.Proxy.Count(statusWrites) - before; n > 0 {
 		c.Mistake("every time", "no write of the status while nothing changes that it speaks of", fmt.Sprintf("%d writes after an annotation of the Icecream and a label of its Deployment", n))
 	}
 
 	refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
-	g.f.create("refused", "refused", 1)
+	g.f.Create("refused", "refused", 1)
 	const why = "a condition with the status False and the API server's message, while the API server refuses the Deployment with 403 Forbidden"
 	told := func(ctx context.Context) error {
-		now, err := g.f.icecreams.Get(ctx, "refused", metav1.GetOptions{})
+		now, err := g.f.Icecreams.Get(ctx, "refused", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -651,20 +653,20 @@ func checkReport(c *check.C) {
 		}
 		return errors.New("the conditions are " + asJSON(now.Status.Conditions))
 	}
-	g.until("a try to create the Deployment refused", func(context.Context) error {
+	g.Until("a try to create the Deployment refused", func(context.Context) error {
 		if refused.Struck() == 0 {
 			return errors.New("none")
 		}
 		return nil
 	})
 	// A change of another Icecream that reaches its status shows that the program has had its time.
-	g.f.patch("vanilla", `{"spec":{"replicas":1}}`)
+	g.f.Patch("vanilla", `{"spec":{"replicas":1}}`)
 	reports(1)
-	if err := g.within(5*time.Second, told); err != nil {
+	if err := g.Within(5*time.Second, told); err != nil {
 		c.Mistake("error hidden", why, err.Error())
 	}
 	refused.Remove()
-	g.until("the Deployment refused, when the API server accepts it again", g.replicas("refused", 1))
+	g.Until("the Deployment refused, when the API server accepts it again", g.replicas("refused", 1))
 }
 
 // errOldGeneration is what a status lacks that is right but for its generation.
@@ -673,12 +675,12 @@ type errOldGeneration struct{ error }
 // judging is held by the check that uses the judge, of which a clone has one.
 var judging sync.Mutex
 
-// checkSurvive has the judge find out what becomes of the program when something goes wrong.
-func checkSurvive(c *check.C) {
+// Survive has the judge find out what becomes of the program when something goes wrong.
+func Survive(c *check.C) {
 	g := newGrower(c)
 	g.start()
-	g.until("a controller that watches Icecreams", func(context.Context) error {
-		if len(g.f.requests("watch*", "icecreams")) == 0 {
+	g.Until("a controller that watches Icecreams", func(context.Context) error {
+		if len(g.f.Requests("watch*", "icecreams")) == 0 {
 			return errors.New("no watch of icecreams is open")
 		}
 		return nil
@@ -701,4 +703,12 @@ func checkSurvive(c *check.C) {
 		held := strings.Join(append([]string{r.Diagnosis}, append(r.Details, r.Requests...)...), "\n")
 		c.Mistake([]string{"", "does not work", "does not survive itself", "does not survive the wire"}[r.Level], expected, held)
 	}
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }

@@ -1,0 +1,172 @@
+package kubebuilder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamcheck"
+	"github.com/k8s-go/workshop/internal/pinned"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{
+		// As in step 06: what is asked for is the same.
+		"wiring": icecreamcheck.Wiring, "create": icecreamcheck.Create, "repair": icecreamcheck.Repair,
+		"leave": icecreamcheck.Leave, "report": icecreamcheck.Report, "survive": icecreamcheck.Survive,
+		"predicate": checkPredicate, "suite": checkSuite,
+	})
+}
+
+// A summarizer is a run of the program summary, with a learner's predicate.
+type summarizer struct {
+	*check.C
+	proxy   *testenv.Proxy
+	process *testenv.Process
+	markers int
+}
+
+func (s *summarizer) create(name string) {
+	_, err := s.Client.CoreV1().Services(s.Namespace).Create(s.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": "sweets"}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	s.Must(err)
+}
+
+func (s *summarizer) patch(name, patch string) {
+	_, err := s.Client.CoreV1().Services(s.Namespace).Patch(s.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	s.Must(err)
+}
+
+// has says whether a Service has this summary.
+func (s *summarizer) has(name, ports, team string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if s.process.Ended() {
+			s.Fail("a controller that runs", "it has ended:\n"+s.process.Stderr())
+		}
+		m, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Get(ctx, name+"-summary", metav1.GetOptions{})
+		if err == nil && !maps.Equal(m.Data, map[string]string{"ports": ports, "team": team}) {
+			err = fmt.Errorf("the ConfigMap %s says %v", m.Name, m.Data)
+		}
+		return err
+	}
+}
+
+// looked waits until the controller has done all that the events so far have led to: its one
+// worker takes keys in the order of their events, and a further Service gets its summary last.
+func (s *summarizer) looked() {
+	s.markers++
+	name := fmt.Sprintf("further-%d", s.markers)
+	s.create(name)
+	if err := s.Until(check.Patience(15*time.Second), s.has(name, "1", "sweets")); err != nil {
+		s.patch(name, `{"metadata":{"labels":{"team":"salt"}}}`)
+		s.patch(name, `{"spec":{"ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}}`)
+		if s.Until(5*time.Second, s.has(name, "2", "salt")) == nil {
+			s.Mistake("creation lost", "a summary of the new Service "+name, "none, until it was changed")
+		}
+		s.Fail("a summary of the new Service "+name, err.Error())
+	}
+}
+
+// checkPredicate changes what a summary is made of, and what it is not made of.
+func checkPredicate(c *check.C) {
+	s := &summarizer{C: c, proxy: c.Proxy()}
+	s.process = c.Start(testenv.Command{Path: c.Program(), Args: []string{"-namespace", c.Namespace}, Env: []string{"KUBECONFIG=" + s.proxy.Kubeconfig}})
+	s.looked()
+	s.create("web")
+	s.looked()
+
+	s.patch("web", `{"metadata":{"labels":{"team":"salt"}}}`)
+	s.looked()
+	label := s.has("web", "1", "salt")(c.Context())
+	s.patch("web", `{"spec":{"ports":[{"port":80,"name":"http"},{"port":443,"name":"https"}]}}`)
+	s.looked()
+	now := s.has("web", "2", "salt")(c.Context())
+	const relabelled, more = "the summary names the team salt, as the label of web does", "the summary has 2 ports, as web has"
+	switch {
+	case label != nil && now != nil && s.has("web", "1", "sweets")(c.Context()) == nil:
+		c.Mistake("generation only", relabelled+", and has 2 ports", now.Error())
+	case label != nil:
+		c.Mistake("label ignored", relabelled, label.Error())
+	case now != nil:
+		c.Mistake("ports ignored", more, now.Error())
+	}
+
+	before := s.proxy.Count(faultproxy.Match{Verb: "get", Resource: "services", Name: "web"})
+	s.patch("web", `{"metadata":{"annotations":{"color":"blue"}}}`)
+	s.patch("web", `{"metadata":{"labels":{"tier":"front"}}}`)
+	s.patch("web", `{"spec":{"selector":{"app":"web"}}}`)
+	s.looked()
+	if n := s.proxy.Count(faultproxy.Match{Verb: "get", Resource: "services", Name: "web"}) - before; n > 0 {
+		c.Mistake("everything passes", "no look at web after an annotation, another label and the selector", fmt.Sprintf("%d", n))
+	}
+
+	c.Must(c.Client.CoreV1().Services(c.Namespace).Delete(c.Context(), "web", metav1.DeleteOptions{}))
+	s.looked()
+	if s.has("web", "2", "salt")(c.Context()) == nil {
+		c.Mistake("deletion lost", "no summary of web, which was deleted", "the ConfigMap web-summary")
+	}
+}
+
+// checkSuite runs a learner's suite with webhooks that it has to tell from the right one.
+func checkSuite(c *check.C) {
+	const right = "a suite that is green with the right webhook"
+	written, err := os.ReadFile(c.Path("webhook_test.go"))
+	c.Must(err)
+	if !strings.Contains(string(written), "It(") {
+		c.Fail("specs in webhook_test.go", "no It")
+	}
+	missing, err := pinned.ControlPlane.Missing(c.Workspace(), "etcd", "kube-apiserver")
+	c.Must(err)
+	if len(missing) > 0 {
+		c.T.Fatalf("%q are not built; make up CLUSTER=kwok builds them", missing)
+	}
+	dir := c.T.TempDir()
+	variants, err := filepath.Abs("exercises/variants.go.txt")
+	c.Must(err)
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{c.Path("webhook.go"): variants}})
+	c.Must(err)
+	c.Must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
+	if output, err := proc.Output(c.Context(), proc.Cmd{Path: "go", Dir: c.Path("."), Env: workspace.Environ(), Grace: 10 * time.Second,
+		Args: []string{"test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "suite"), "."}}); err != nil {
+		c.Fail("a suite that compiles", output+err.Error())
+	}
+	run := func(variant string, args ...string) testenv.Result {
+		return c.Run(testenv.Command{Path: filepath.Join(dir, "suite"), Args: append(args, "-ginkgo.no-color"), Timeout: 3 * time.Minute,
+			Env: []string{"VARIANT=" + variant, "KUBEBUILDER_ASSETS=" + c.Workspace().Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m"}})
+	}
+	if r := run(""); r.ExitCode != 0 {
+		c.Fail(right, r.Stdout+r.Stderr)
+	}
+	if run("", "-ginkgo.focus=^no spec has this name$").ExitCode == 0 {
+		c.Mistake("green without running", "a suite that fails when no spec runs", "it passes")
+	}
+	for _, wrong := range []struct{ variant, mistake, is string }{
+		{"unregistered", "calls the method", "that the API server does not find"},
+		{"any update", "accepts too much", "that accepts 5 replicas after 2"},
+		{"any deletion", "accepts too much", "that lets a Deployment with keep=true be deleted"},
+		{"no update", "refuses too much", "that refuses each number of replicas"},
+		{"not twice", "refuses too much", "that refuses 4 replicas after 2"},
+		{"no deletion", "refuses too much", "that lets no Deployment be deleted"},
+	} {
+		if run(wrong.variant).ExitCode == 0 {
+			c.Mistake(wrong.mistake, "a suite that fails with a webhook "+wrong.is, "it passes")
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package controllertest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/k8s-go/workshop/internal/exercise/check"
+)
+
+// A Candidate is a learner's controller that an exercise checks.
+type Candidate struct {
+	*Controller
+	C    *check.C
+	Ends string // the mistake if it ends, if that has a name
+}
+
+// Runs starts a controller.
+func Runs(c *check.C, controller *Controller) *Candidate {
+	controller.Runner = c // which ends the check if the task is not done
+	controller.Process = c.Start(controller.Command)
+	return &Candidate{Controller: controller, C: c}
+}
+
+// Within waits until f returns nil, and returns its last error after a time. It fails the
+// check if the controller ends.
+func (s *Candidate) Within(timeout time.Duration, f func(context.Context) error) error {
+	return s.C.Until(timeout, func(ctx context.Context) error {
+		if s.Process.Ended() {
+			const expected = "a controller that runs"
+			held := fmt.Sprintf("it has ended with exit code %d:\n%s", s.Process.ExitCode(), s.Log())
+			if s.Ends != "" {
+				s.C.Mistake(s.Ends, expected, held)
+			}
+			s.C.Fail(expected, held)
+		}
+		return f(ctx)
+	})
+}
+
+// Until is Within, and fails the check after a time, which only a mistake that no check
+// knows can take: nothing else shows that something will not come.
+func (s *Candidate) Until(expected string, f func(context.Context) error) {
+	if err := s.Within(check.Patience(20*time.Second), f); err != nil {
+		s.C.Fail(expected, err.Error())
+	}
+}
+
+// Log is the end of what the controller has said.
+func (s *Candidate) Log() string {
+	lines := strings.Split(strings.TrimSpace(s.Process.Stderr()), "\n")
+	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+}
