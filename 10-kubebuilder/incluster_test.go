@@ -94,7 +94,7 @@ func TestInCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("metrics", func(t *testing.T) { metrics(t, e, first) })
+	t.Run("metrics", func(t *testing.T) { metrics(t, e.For(t), first) })
 
 	// A leader that ends gives its lease back, and the next one goes on.
 	if err := e.Client.CoreV1().Pods(e.Namespace).Delete(e.Context(), first, metav1.DeleteOptions{}); err != nil {
