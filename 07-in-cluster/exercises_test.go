@@ -158,7 +158,8 @@ func checkRole(c *check.C) {
 	o.authorized(c, clusterRole.Rules[0], o.namespace)
 	o.authorized(c, role.Rules[0], lease)
 	o.leaseNamespace = lease
-	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=false"})
+	// Nobody takes over here, so a busy API server must not cost the lease.
+	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=false"}, "-lease-duration", "40s", "-renew-deadline", "30s")
 	r.waitLeads()
 	r.WaitReady()
 	o.marksAndEvents()

@@ -101,11 +101,28 @@ func checkPredicate(c *check.C) {
 	const relabelled, more = "the summary names the team salt, as the label of web does", "the summary has 2 ports, as web has"
 	switch {
 	case label != nil && now != nil && s.has("web", "1", "sweets")(c.Context()) == nil:
+		s.patch("web", `{"metadata":{"labels":{"team":"sour"}},"spec":{"ports":[{"port":80}]}}`)
+		s.patch("web", `{"metadata":{"labels":{"team":"salt"}},"spec":{"ports":[{"port":80,"name":"http"},{"port":443,"name":"https"}]}}`)
+		if s.looked(); s.has("web", "2", "salt")(c.Context()) == nil {
+			c.Fail("a look when the label or the number of ports changes", "only a change of both has led to one")
+		}
 		c.Mistake("generation only", relabelled+", and has 2 ports", now.Error())
 	case label != nil:
 		c.Mistake("label ignored", relabelled, label.Error())
 	case now != nil:
 		c.Mistake("ports ignored", more, now.Error())
+	}
+
+	for _, change := range []struct{ patch, ports, team, when string }{
+		{`{"metadata":{"labels":{"team":null}}}`, "2", "", "when the label goes"},
+		{`{"metadata":{"labels":{"team":"salt"}}}`, "2", "salt", "when the label comes"},
+		{`{"spec":{"ports":[{"port":80,"name":"http"}]}}`, "1", "salt", "when a port goes"},
+	} {
+		s.patch("web", change.patch)
+		s.looked()
+		if err := s.has("web", change.ports, change.team)(c.Context()); err != nil {
+			c.Fail("a look "+change.when, err.Error())
+		}
 	}
 
 	before := s.proxy.Count(faultproxy.Match{Verb: "get", Resource: "services", Name: "web"})
@@ -119,7 +136,7 @@ func checkPredicate(c *check.C) {
 
 	c.Must(c.Client.CoreV1().Services(c.Namespace).Delete(c.Context(), "web", metav1.DeleteOptions{}))
 	s.looked()
-	if s.has("web", "2", "salt")(c.Context()) == nil {
+	if s.has("web", "1", "salt")(c.Context()) == nil {
 		c.Mistake("deletion lost", "no summary of web, which was deleted", "the ConfigMap web-summary")
 	}
 }

@@ -448,7 +448,10 @@ func (g *grower) outdated(ice *v1alpha1.Icecream) {
 		g.Until("events of the Icecream "+ice.Name, struck(events, i+1))
 	}
 	events.Remove()
-	g.looked()
+	// Once this one is served, the handlers have seen both changes. A program with one worker
+	// serves nobody before its write has ended.
+	g.f.Create("meanwhile", "meanwhile", 0)
+	_ = g.Within(5*time.Second, g.replicas("meanwhile", 0))
 	let()
 	g.Until(name+" has 5 replicas", g.replicas(name, 5))
 	var seen []int32
