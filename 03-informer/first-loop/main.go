@@ -69,7 +69,7 @@ func (c *controller) run(ctx context.Context, factory informers.SharedInformerFa
 	defer stopInforming()
 	defer c.queue.ShutDown()
 	factory.StartWithContext(informing)
-	// A worker that began earlier could find a copy in the cache, but not yet its source.
+	// A worker that began earlier would act on a cache that is not filled yet.
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		return nil // it was told to stop
 	}
