@@ -66,6 +66,12 @@ judge 0 'level 5 (is a good citizen) was reached' -seed "$seed" -controller 'go 
 printf '\n--- what a reader of step 06 writes\n'
 judge 0 'level 3 (survives the wire) was reached' -level 3 -seed "$seed" -controller 'go run ./06-controller/simple -namespace {{.Namespace}}' -contract simple
 
+printf '\n--- as a scorecard test of step 11\n'
+go -C 11-operator-sdk/packager build -o "$base/bin/" . ./scoretests
+"$base/bin/packager" bundle -version 0.1.0 -flavour workshop/pause:1 "$base/bundle"
+PATH=$base/bin:$PATH "$base/bin/packager" scorecard -selector suite=judge -wait-time 5m "$base/bundle"
+nothing_left
+
 printf '\n--- faulty ones\n'
 judge 0 '| it ends at 410 Gone |' -seed "$seed" -mutants '^it never forgets|^it remembers|^it takes over|^it ends at'
 

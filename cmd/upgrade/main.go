@@ -242,6 +242,7 @@ func byHand(ctx context.Context, ws workspace.Workspace, old, found map[string]s
 		{".", "sigs.k8s.io/kind"}, {".", "sigs.k8s.io/e2e-framework"}, {filepath.Dir(controlPlane), "sigs.k8s.io/kwok"},
 		{filepath.Dir(controlPlane), "go.etcd.io/etcd/server/v3"}, {"scripts/codegen", "sigs.k8s.io/controller-tools"},
 		{"10-kubebuilder/icecream", "sigs.k8s.io/controller-runtime"},
+		{"11-operator-sdk/packager", "github.com/operator-framework/api"}, {"11-operator-sdk/packager", "github.com/operator-framework/operator-registry"},
 	} {
 		line, err := output(ctx, filepath.Join(ws.Root, tool.dir), "list", "-m", "-u", "-f", "{{.Version}}{{with .Update}} (newest: {{.Version}}){{end}}", tool.module)
 		if err != nil {

@@ -35,6 +35,7 @@ var needed = []struct {
 	{"scripts/kubebuilder", []string{"-deps", "tool"}},
 	{"10-kubebuilder/icecream", []string{"-deps", "-test", "./..."}},
 	{"10-kubebuilder/programs", []string{"-deps", "-test", "./..."}},
+	{"11-operator-sdk/packager", []string{"-deps", "./..."}},
 }
 
 // list has Go find what is needed, for this system and for the images of

@@ -57,10 +57,12 @@ func main() {
 	var secureMetrics bool
 	var enableHTTP2 bool
 	var namespace, image string
+	var saveFlavours bool
 	var resync time.Duration
 	var tlsOpts []func(*tls.Config)
 	flag.StringVar(&namespace, "namespace", metav1.NamespaceAll, "Where to work. The default is all namespaces.")
 	flag.StringVar(&image, "image", "workshop/pause:1", "The image of the Deployments.")
+	flag.BoolVar(&saveFlavours, "save-flavours", false, "Save the image that works before an upgrade, and give it back if that fails.")
 	flag.DurationVar(&resync, "resync", 10*time.Hour, "How often to look at everything, without an event.")
 	flag.StringVar(&metricsAddr, "metrics-bind-address", "0", "The address the metrics endpoint binds to. "+
 		"Use :8443 for HTTPS or :8080 for HTTP, or leave as 0 to disable the metrics service.")
@@ -199,10 +201,11 @@ func main() {
 	}
 
 	if err := (&controller.IcecreamReconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
-		Recorder: mgr.GetEventRecorder(string(controller.FieldManager)),
-		Image:    image,
+		Client:       mgr.GetClient(),
+		Live:         mgr.GetAPIReader(),
+		Recorder:     mgr.GetEventRecorder(string(controller.FieldManager)),
+		Image:        image,
+		SaveFlavours: saveFlavours,
 	}).SetupWithManager(mgr); err != nil {
 		setupLog.Error(err, "unable to create controller", "controller", "Icecream")
 		os.Exit(1)

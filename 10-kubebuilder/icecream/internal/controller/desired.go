@@ -70,10 +70,14 @@ func drifted(ice *controllerv1alpha1.Icecream, image string, d *appsv1.Deploymen
 // available says whether the Deployment's controller has rolled out what the Icecream asks for,
 // and all of it is available.
 func available(ice *controllerv1alpha1.Icecream, d *appsv1.Deployment) bool {
-	s := d.Status
-	return d.DeletionTimestamp.IsZero() && s.ObservedGeneration >= d.Generation && // else the numbers are about something older
-		ptr.Deref(d.Spec.Replicas, 1) == replicasOf(ice) &&
-		s.UpdatedReplicas >= replicasOf(ice) && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas >= replicasOf(ice)
+	return d.DeletionTimestamp.IsZero() && ptr.Deref(d.Spec.Replicas, 1) == replicasOf(ice) && rolledOut(d)
+}
+
+// rolledOut says whether all pods of a Deployment are those that it asks for now, and available.
+func rolledOut(d *appsv1.Deployment) bool {
+	s, replicas := d.Status, ptr.Deref(d.Spec.Replicas, 1)
+	return s.ObservedGeneration >= d.Generation && // else the numbers are about something older
+		s.UpdatedReplicas >= replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas >= replicas
 }
 
 // statusOf returns the status that an Icecream should have. The Deployment is the one whose

@@ -41,6 +41,7 @@ type IcecreamReconciler struct {
 	Live          client.Reader // reads from the API server
 	Recorder      events.EventRecorder
 	Image         string // of the only container
+	SaveFlavours  bool   // see flavour.go
 
 	memories sync.Map // of *memory, by the names of the Icecreams
 }
@@ -121,7 +122,6 @@ func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKe
 
 // deployment returns the Icecream's Deployment as it should be.
 func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1alpha1.Icecream, m *memory) (d *appsv1.Deployment, wrote bool, err error) {
-	wanted := deploymentFor(ice, r.Image)
 	name := client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}
 	d = &appsv1.Deployment{}
 	err = r.read(ctx, name, d, m)
@@ -133,9 +133,14 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 		return nil, false, err
 	case !owned(ice, d):
 		return nil, false, fmt.Errorf("the Deployment %s %w", d.Name, errForeign)
-	case !wrote && d.DeletionTimestamp.IsZero() && drifted(ice, r.Image, d):
+	}
+	image, err := r.flavour(ctx, ice, d)
+	if err != nil {
+		return d, wrote, err
+	}
+	if !wrote && d.DeletionTimestamp.IsZero() && drifted(ice, image, d) {
 		// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
-		wanted.WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
+		wanted := deploymentFor(ice, image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
 		if err := r.Apply(ctx, wanted, FieldManager, client.ForceOwnership); err != nil {
 			return d, false, fmt.Errorf("applying Deployment %s: %w", d.Name, err)
 		}
@@ -159,8 +164,12 @@ func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1
 			return nil, false, err
 		}
 	}
+	image, err := r.flavour(ctx, ice, nil)
+	if err != nil {
+		return nil, false, err
+	}
 	d = &appsv1.Deployment{}
-	if err := convert(deploymentFor(ice, r.Image), d); err != nil {
+	if err := convert(deploymentFor(ice, image), d); err != nil {
 		return nil, false, err
 	}
 	err = r.Create(ctx, d, FieldManager)
@@ -217,6 +226,9 @@ func (r *IcecreamReconciler) report(ctx context.Context, ice *controllerv1alpha1
 		return false, err
 	}
 	status := statusOf(ice, d, pods.Items, failed)
+	if r.SaveFlavours && d != nil && failed == nil {
+		setUpgraded(&status, ice, d, r.Image)
+	}
 	if equality.Semantic.DeepEqual(ice.Status, status) {
 		return false, nil
 	}

@@ -1,0 +1,38 @@
+package controller
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestNextFlavour(t *testing.T) {
+	t.Parallel()
+	mint, lime := map[string]string{savedFlavour: "mint"}, map[string]string{savedFlavour: "lime"}
+	limeFailed := map[string]string{savedFlavour: "mint", failedFlavour: "lime"}
+	for name, tc := range map[string]struct {
+		want, now     string
+		works, failed bool
+		saved         map[string]string
+		image         string
+		data          map[string]string
+	}{
+		"nothing is there":             {want: "lime", image: "lime"},
+		"an upgrade":                   {want: "lime", now: "mint", works: true, image: "lime", data: mint},
+		"an upgrade that was repeated": {want: "lime", now: "mint", works: true, saved: mint, image: "lime", data: mint},
+		"of what does not work":        {want: "lime", now: "mint", image: "lime"},
+		"before the last one is done":  {want: "plum", now: "lime", saved: mint, image: "plum", data: mint},
+		"the next upgrade":             {want: "plum", now: "lime", works: true, saved: mint, image: "plum", data: lime},
+		"a failure":                    {want: "lime", now: "lime", failed: true, saved: mint, image: "mint", data: limeFailed},
+		"a failure that was written":   {want: "lime", now: "lime", failed: true, saved: limeFailed, image: "mint", data: limeFailed},
+		"nothing to give back":         {want: "lime", now: "lime", failed: true, image: "lime"},
+		"given back":                   {want: "lime", now: "mint", works: true, saved: limeFailed, image: "mint", data: limeFailed},
+		"given back, and deleted":      {want: "lime", saved: limeFailed, image: "mint", data: limeFailed},
+		"an upgrade after a failure":   {want: "plum", now: "mint", works: true, saved: limeFailed, image: "plum", data: mint},
+		"back to what works":           {want: "mint", now: "mint", saved: limeFailed, image: "mint", data: limeFailed},
+	} {
+		image, data := nextFlavour(tc.want, tc.now, tc.works, tc.failed, tc.saved)
+		if image != tc.image || !maps.Equal(data, tc.data) {
+			t.Errorf("%s: %s, %v; want %s, %v", name, image, data, tc.image, tc.data)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# score.sh: a scorecard test for an operator of HealthCheckPolicies. It prints a TestStatus.
+set -uo pipefail
+k() { kubectl --namespace "$SCORECARD_NAMESPACE" "$@"; }
+
+# result STATE [ERROR]
+result() {
+  jq -n --arg state "$1" --arg error "${2:-}" '{results: [{name: "score", state: $state, errors: [$error | select(. != "")]}]}'
+}
+
+# pod NAME PROBE: a pod with the test's own label, which ends at once.
+pod() {
+  k create -f - >&2 <<<"{apiVersion: v1, kind: Pod, metadata: {name: $1, labels: {score: $name}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: 'workshop/pause:1'$2}]}}"
+}
+
+# marked NAME: has the pod the mark of the policy?
+marked() { [[ -n $(k get pod "$1" -o "jsonpath={.metadata.labels.$name}") ]]; }
+
+score() {
+  local name=score-$RANDOM probe
+  # shellcheck disable=SC2064 # the name of now
+  trap "k delete healthcheckpolicy,pod -l score=$name --wait=false >&2" EXIT
+  probe=', livenessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3600}, readinessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3600}'
+  if ! { pod "$name-bare" "" && pod "$name-probed" "$probe" &&
+    k create -f - >&2 <<<"{apiVersion: policy.k8s-go.openshift.org/v1alpha1, kind: HealthCheckPolicy, metadata: {name: $name, labels: {score: $name}}, spec: {podLabel: $name, selector: {matchLabels: {score: $name}}}}"; }; then
+    result error "the pods or the policy cannot be created"
+    return
+  fi
+  for ((i = 0; i < 50; i++)); do
+    marked "$name-bare" && break
+    sleep 0.2
+  done
+  sleep 1 # whoever marks all pods has marked the other one by then
+  if ! marked "$name-bare"; then
+    result fail "a pod without probes was not marked within 10 s"
+  elif marked "$name-probed"; then
+    result fail "a pod with probes was marked"
+  else
+    result pass
+  fi
+}
+
+score

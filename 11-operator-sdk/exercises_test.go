@@ -1,0 +1,374 @@
+package operatorsdk
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+const policyCRD = "../05-crd-go/config/crd/policy.k8s-go.openshift.org_healthcheckpolicies.yaml"
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{"bundle": checkBundle, "graph": checkGraph, "score": checkScore})
+}
+
+// packagerOf runs packager for a check.
+func packagerOf(c *check.C, args ...string) testenv.Result {
+	return c.Run(testenv.Command{Path: c.Env.Program("./11-operator-sdk/packager"), Args: args})
+}
+
+// checkBundle puts the file into a bundle with its CRD, validates that, and grants its rights in the
+// namespace of the check.
+func checkBundle(c *check.C) {
+	dir := c.T.TempDir()
+	csv, err := os.ReadFile(c.Path("csv.yaml"))
+	c.Must(err)
+	crd, err := os.ReadFile(policyCRD)
+	c.Must(err)
+	const label = "operators.operatorframework.io.bundle."
+	annotations, err := yaml.Marshal(map[string]any{"annotations": map[string]string{
+		label + "mediatype.v1": "registry+v1", label + "manifests.v1": "manifests/", label + "metadata.v1": "metadata/",
+		label + "package.v1": "healthcheckpolicy", label + "channels.v1": "stable", label + "channel.default.v1": "stable"}})
+	c.Must(err)
+	for name, data := range map[string][]byte{"manifests/csv.yaml": csv, "manifests/crd.yaml": crd, "metadata/annotations.yaml": annotations} {
+		file := filepath.Join(dir, name)
+		c.Must(os.MkdirAll(filepath.Dir(file), 0o755))
+		c.Must(os.WriteFile(file, data, 0o644))
+	}
+	var object struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
+			Version      string `json:"version"`
+			InstallModes []struct {
+				Type      string `json:"type"`
+				Supported bool   `json:"supported"`
+			} `json:"installModes"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(csv, &object); err != nil {
+		c.Fail("YAML", err.Error())
+	}
+	const valid = "packager validate finds no error"
+	r := packagerOf(c, "validate", dir)
+	for line := range strings.Lines(r.Stdout) {
+		mistake := ""
+		switch {
+		case !strings.Contains(line, " error "):
+			continue
+		case strings.Contains(line, "a field that is lost"):
+			mistake = "field lost"
+		case strings.Contains(line, "does not end in .v"):
+			mistake = "another version"
+		case strings.Contains(line, "the CRD of HealthCheckPolicy is"):
+			mistake = "another name"
+		case strings.Contains(line, "asks for *"):
+			mistake = "everything allowed"
+		}
+		if mistake != "" {
+			c.Mistake(mistake, valid, line)
+		}
+	}
+	if r.ExitCode != 0 {
+		c.Fail(valid, r.Stdout+r.Stderr)
+	}
+	if got := object.Metadata.Name; got != "healthcheckpolicy.v1.2.0" {
+		c.Fail("the name healthcheckpolicy.v1.2.0", got)
+	}
+	modes := map[string]bool{}
+	for _, m := range object.Spec.InstallModes {
+		modes[m.Type] = m.Supported
+	}
+	if want := map[string]bool{"OwnNamespace": true, "SingleNamespace": true, "MultiNamespace": false, "AllNamespaces": true}; !maps.Equal(modes, want) {
+		c.Mistake("install mode", fmt.Sprint(want), fmt.Sprint(modes))
+	}
+	checkRights(c, dir)
+}
+
+// checkRights applies what the bundle grants, and asks the API server what the operator's account may do.
+func checkRights(c *check.C, dir string) {
+	r := packagerOf(c, "manifests", "-namespace", c.Namespace, dir)
+	if r.ExitCode != 0 {
+		c.Fail("manifests of the bundle", r.Stderr)
+	}
+	account, grants := "", ""
+	for _, document := range strings.Split(r.Stdout, "---\n")[1:] {
+		var o struct {
+			Kind string `json:"kind"`
+			Spec struct {
+				Template corev1.PodTemplateSpec `json:"template"`
+			} `json:"spec"`
+		}
+		c.Must(yaml.Unmarshal([]byte(document), &o))
+		switch o.Kind {
+		case "Deployment":
+			account = o.Spec.Template.Spec.ServiceAccountName
+		case "ClusterRole", "ClusterRoleBinding":
+			c.Mistake("right too many", "Roles in a single namespace", "a "+o.Kind)
+		case "Role", "RoleBinding", "ServiceAccount":
+			grants += "---\n" + document
+		}
+	}
+	if grants == "" {
+		c.Fail("rights", "none are asked for")
+	}
+	_, err := proc.Output(c.Context(), proc.Cmd{Path: c.Workspace().Bin("kubectl"), Args: []string{"apply", "--server-side", "-f", "-"}, In: strings.NewReader(grants), Env: c.Cluster().Environ()})
+	c.Must(err)
+
+	wanted := map[string][]string{ // verbs by group/resource
+		"policy.k8s-go.openshift.org/healthcheckpolicies":        {"get", "list", "watch", "patch"},
+		"policy.k8s-go.openshift.org/healthcheckpolicies/status": {"update"},
+		"/pods":                       {"get", "list", "watch", "patch"},
+		"/pods/eviction":              {"create"},
+		"policy/poddisruptionbudgets": {"list", "watch"},
+		"events.k8s.io/events":        {"create", "patch"},
+		"/secrets":                    nil,
+		"/configmaps":                 nil,
+		"apps/deployments":            nil,
+	}
+	var granted, missing, more []string
+	for _, what := range slices.Sorted(maps.Keys(wanted)) {
+		group, resource, _ := strings.Cut(what, "/")
+		name, sub, _ := strings.Cut(resource, "/")
+		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+			review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(c.Context(), &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + c.Namespace + ":" + account,
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Group: group, Resource: name, Subresource: sub, Verb: verb}}}, metav1.CreateOptions{})
+			c.Must(err)
+			switch want := slices.Contains(wanted[what], verb); {
+			case review.Status.Allowed && want:
+				granted = append(granted, verb+" "+resource)
+			case want:
+				missing = append(missing, verb+" "+resource)
+			case review.Status.Allowed:
+				more = append(more, verb+" "+resource)
+			}
+		}
+	}
+	held := func(text string, rights []string) string {
+		return fmt.Sprintf("the account %q of the operator's pod may %s %s", account, text, strings.Join(rights, ", "))
+	}
+	switch {
+	case len(granted) == 0:
+		c.Mistake("nobody's rights", "rights of the account of the operator's pod", held("not", missing))
+	case len(missing) > 0:
+		c.Mistake("right missing", "all rights that the operator needs", held("not", missing))
+	case len(more) > 0:
+		c.Mistake("right too many", "no other rights", held("also", more))
+	}
+}
+
+// checkGraph follows each version to the end of its channel.
+func checkGraph(c *check.C) {
+	catalog, err := os.ReadFile(c.Path("channels.yaml"))
+	c.Must(err)
+	file := filepath.Join(c.T.TempDir(), "catalog.yaml")
+	var rest strings.Builder
+	rest.WriteString("\n---\n{schema: olm.package, name: parlour, defaultChannel: stable}\n")
+	for _, version := range []string{"1.0.0", "1.2.0", "2.0.0", "2.1.0"} {
+		fmt.Fprintf(&rest, "---\n{schema: olm.bundle, package: parlour, name: parlour.v%[1]s, image: parlour:%[1]s, properties: [{type: olm.package, value: {packageName: parlour, version: %[1]s}}]}\n", version)
+	}
+	c.Must(os.WriteFile(file, append(catalog, rest.String()...), 0o644))
+	r := packagerOf(c, "upgrades", file)
+	if r.ExitCode != 0 {
+		c.Fail("a catalog that can be read", r.Stderr)
+	}
+	edges, ends := map[string][]string{}, map[string][]string{} // by channel: "1.0.0 -> 1.2.0", and versions that lead nowhere
+	for line := range strings.Lines(strings.ReplaceAll(r.Stdout, "parlour.v", "")) {
+		channel, text, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if end, ok := strings.CutSuffix(text, " is the end"); ok {
+			ends[channel] = append(ends[channel], end)
+		} else {
+			edges[channel] = append(edges[channel], text)
+		}
+	}
+	for _, channel := range []string{"stable", "fast"} {
+		head := map[string]string{"stable": "1.2.0", "fast": "2.1.0"}[channel]
+		graph := fmt.Sprintf("the channel %s: %s", channel, strings.Join(edges[channel], ", "))
+		has := func(edge string) bool { return slices.Contains(edges[channel], edge) }
+		all := append(slices.Clone(ends[channel]), edges[channel]...)
+		knows := func(version string) bool {
+			return slices.ContainsFunc(all, func(s string) bool { return s == version || strings.HasPrefix(s, version+" ") })
+		}
+		others := slices.DeleteFunc(slices.Clone(ends[channel]), func(s string) bool { return s == head })
+		switch {
+		case len(all) == 0:
+			c.Fail("entries in the channel "+channel, "none")
+		case slices.ContainsFunc(edges[channel], func(s string) bool { return strings.HasSuffix(s, "-> 1.1.0") }):
+			c.Mistake("bad version offered", "no way to 1.1.0", graph)
+		case !slices.Contains(ends[channel], head) && len(ends[channel]) == 1:
+			c.Mistake("another head", "the channel "+channel+" ends in "+head, graph+"; it ends in "+strings.Join(ends[channel], ", "))
+		case len(others) > 0 && slices.Contains(others, "1.1.0"):
+			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0", graph)
+		case len(others) > 0:
+			c.Mistake("dead end", "one end, "+head, graph+"; these lead nowhere: "+strings.Join(others, ", "))
+		case !has("1.1.0 -> 1.2.0") && !knows("1.1.0"):
+			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0", graph)
+		case !knows("1.0.0"):
+			c.Fail("the channel "+channel+" begins with 1.0.0", graph)
+		}
+		for _, edge := range edges[channel] {
+			from, to, _ := strings.Cut(edge, " -> ")
+			if to == "2.0.0" && from != "1.2.0" || to == "2.1.0" && from != "2.0.0" {
+				c.Mistake("migration left out", "only 1.2.0 -> 2.0.0 and 2.0.0 -> 2.1.0", graph)
+			}
+		}
+	}
+	if r := packagerOf(c, "check", file); r.ExitCode != 0 {
+		c.Fail("a valid catalog", r.Stdout+r.Stderr)
+	}
+}
+
+// A scoring is a check of the task score.
+type scoring struct {
+	*check.C
+	proxy *testenv.Proxy
+}
+
+// state runs the learner's test, and returns the state in its result.
+func (s *scoring) state(when string) (state, held string) {
+	before := len(s.proxy.Requests(faultproxy.Writes))
+	r := s.Run(testenv.Command{Path: s.Path("score.sh"), Timeout: check.Patience(45 * time.Second),
+		Env: []string{"SCORECARD_NAMESPACE=" + s.Namespace, "KUBECONFIG=" + s.proxy.Kubeconfig, "PATH=" + filepath.Dir(s.Workspace().Bin("kubectl")) + ":" + os.Getenv("PATH")}})
+	for _, request := range s.proxy.Requests(faultproxy.Writes)[before:] {
+		if request.Namespace != s.Namespace {
+			s.Mistake("another namespace", "writes in the namespace "+s.Namespace, fmt.Sprintf("%s %s in the namespace %q", request.Verb, request.Resource, request.Namespace))
+		}
+	}
+	var status struct {
+		Results []struct {
+			State  string   `json:"state"`
+			Errors []string `json:"errors"`
+		} `json:"results"`
+	}
+	switch err := json.Unmarshal([]byte(r.Stdout), &status); {
+	case r.TimedOut:
+		s.Fail(when+", a result", "none within "+r.Took.Round(time.Second).String())
+	case strings.TrimSpace(r.Stdout) == "":
+		s.Fail(when+", a TestStatus on the standard output", "nothing; and on the standard error: "+r.Stderr)
+	case err != nil:
+		s.Mistake("more than a result", when+", one TestStatus on the standard output", r.Stdout)
+	case len(status.Results) != 1:
+		s.Failf(when+", one result", "%d", len(status.Results))
+	}
+	if err := s.Until(check.Patience(10*time.Second), s.empty); err != nil {
+		s.Mistake("left behind", when+", nothing is left in the namespace", err.Error())
+	}
+	result := status.Results[0]
+	return result.State, strings.TrimSpace(result.State + " " + strings.Join(result.Errors, "; "))
+}
+
+// empty says what is in the namespace.
+func (s *scoring) empty(ctx context.Context) error {
+	pods, err := s.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	policies, err := s.policies().List(ctx, metav1.ListOptions{})
+	if err == nil && len(pods.Items)+len(policies.Items) > 0 {
+		err = fmt.Errorf("%d pods and %d policies", len(pods.Items), len(policies.Items))
+	}
+	return err
+}
+
+func (s *scoring) policies() typedpolicy.HealthCheckPolicyInterface {
+	client, err := versioned.NewForConfig(s.Config)
+	s.Must(err)
+	return client.PolicyV1alpha1().HealthCheckPolicies(s.Namespace)
+}
+
+// checkScore runs the learner's test where nobody works, where somebody marks everything, where no
+// pod can be created, and with the operator of step 06.
+func checkScore(c *check.C) {
+	crdtest.Share(c.T, c.Env, policyCRD)
+	s := &scoring{c, c.Proxy()}
+	switch state, held := s.state("without an operator"); state {
+	case "fail":
+	case "error":
+		c.Mistake("operator excused", "fail, because no operator runs", held)
+	default:
+		c.Mistake("always passes", "fail, because no operator runs", held)
+	}
+	end := s.markEverything()
+	if state, held := s.state("with an operator that marks all pods"); state != "fail" {
+		c.Mistake("one side only", "fail, because each pod is marked", held)
+	}
+	end()
+	quotas := c.Client.CoreV1().ResourceQuotas(c.Namespace)
+	_, err := quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}, metav1.CreateOptions{})
+	c.Must(err)
+	c.Must(c.Until(time.Minute, func(ctx context.Context) error { // until the quota counts
+		_, err := c.Client.CoreV1().Pods(c.Namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "refused"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "workshop/pause:1"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return fmt.Errorf("a pod was admitted")
+		}
+		return nil
+	}))
+	if state, held := s.state("where no pod can be created"); state != "error" {
+		c.Mistake("operator blamed", "error, because a quota refuses the pods", held)
+	}
+	c.Must(quotas.Delete(c.Context(), "none", metav1.DeleteOptions{}))
+
+	operator := c.Start(testenv.Command{Path: c.Env.Program("./06-controller/healthcheckpolicy"), Args: []string{"-namespace", c.Namespace}, Timeout: 5 * time.Minute})
+	c.Must(c.Until(time.Minute, func(context.Context) error {
+		if !strings.Contains(operator.Stderr(), "Listening") {
+			return fmt.Errorf("the operator of step 06 has not started:\n%s", operator.Stderr())
+		}
+		return nil
+	}))
+	if state, held := s.state("with the operator of step 06"); state != "pass" {
+		c.Fail("pass, because the operator of step 06 runs", held)
+	}
+}
+
+// markEverything is an operator that does not look at probes.
+func (s *scoring) markEverything() (end func()) {
+	ctx, cancel := context.WithCancel(s.Context())
+	done := make(chan struct{})
+	policies, pods := s.policies(), s.Client.CoreV1().Pods(s.Namespace)
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if all, err := policies.List(ctx, metav1.ListOptions{}); err == nil {
+				for _, p := range all.Items {
+					selector, err := metav1.LabelSelectorAsSelector(&p.Spec.Selector)
+					if err != nil {
+						continue
+					}
+					selected, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+					if err != nil {
+						continue
+					}
+					for _, pod := range selected.Items { // an error is tried again
+						_, _ = pods.Patch(ctx, pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, p.Spec.PodLabel), metav1.PatchOptions{})
+					}
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	return func() { cancel(); <-done }
+}

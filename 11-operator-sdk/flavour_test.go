@@ -1,0 +1,201 @@
+package operatorsdk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+const mint, lime = "workshop/pause:1", "workshop/pause:2"
+
+// newFlavours prepares the operator, and an Icecream whose Deployment is available with mint. A
+// rollout of that Deployment has five seconds for progress.
+func newFlavours(t *testing.T, args ...string) *icecreamtest.Test {
+	t.Helper()
+	e := testenv.New(t)
+	f := icecreamtest.Of(t, e, e.Program("./10-kubebuilder/icecream/cmd"), append([]string{"-health-probe-bind-address", "127.0.0.1:0"}, args...)...)
+	f.Start("-image", mint)
+	f.Create("vanilla", "cone", 2)
+	f.Until("vanilla", icecreamtest.IsAvailable)
+	f.PatchDeployment("cone", `{"spec":{"progressDeadlineSeconds":5}}`)
+	return f
+}
+
+// upgrade starts the operator anew, with another image.
+func upgrade(f *icecreamtest.Test, image string) {
+	f.T.Helper()
+	f.Stop()
+	f.Start("-image", image)
+}
+
+// saved checks what the ConfigMap holds.
+func saved(f *icecreamtest.Test, want map[string]string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		cm, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Get(ctx, "vanilla-flavour", metav1.GetOptions{})
+		if err == nil && !maps.Equal(cm.Data, want) {
+			err = fmt.Errorf("the ConfigMap holds %v, want %v", cm.Data, want)
+		}
+		return err
+	}
+}
+
+// serves checks that the Deployment is rolled out with an image.
+func serves(f *icecreamtest.Test, image string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		d, err := f.Deployments.Get(ctx, "cone", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := d.Spec.Template.Spec.Containers[0].Image; got != image || d.Status.ObservedGeneration < d.Generation ||
+			d.Status.UpdatedReplicas != 2 || d.Status.Replicas != 2 || d.Status.AvailableReplicas != 2 {
+			return fmt.Errorf("image %s, status %+v; want 2 available replicas of %s", got, d.Status, image)
+		}
+		return nil
+	}
+}
+
+// noFurtherPods makes each rollout fail: what runs stays, and nothing new comes.
+func noFurtherPods(f *icecreamtest.Test) (allow func()) {
+	f.T.Helper()
+	quotas := f.Client.CoreV1().ResourceQuotas(f.Namespace)
+	if _, err := quotas.Create(f.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}, metav1.CreateOptions{}); err != nil {
+		f.T.Fatal(err)
+	}
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		q, err := quotas.Get(ctx, "none", metav1.GetOptions{})
+		if err == nil && len(q.Status.Used) == 0 {
+			err = fmt.Errorf("the quota does not count yet")
+		}
+		return err
+	})
+	return func() {
+		if err := quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}); err != nil {
+			f.T.Fatal(err)
+		}
+	}
+}
+
+var (
+	upgraded  = icecreamtest.Condition("Upgraded", metav1.ConditionTrue, "Upgraded")
+	givenBack = icecreamtest.Condition("Upgraded", metav1.ConditionFalse, "GivenBack")
+)
+
+func TestFlavourIsSaved(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	upgrade(f, lime)
+	f.Eventually(icecreamtest.Collected, serves(f, lime))
+	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
+		t.Error(err)
+	}
+	f.Until("vanilla", upgraded)
+	saves, upgrades := f.Requests("create", "configmaps"), f.Requests("patch", "deployments")
+	if len(saves) != 1 || len(upgrades) != 1 || saves[0].Started.Add(saves[0].Took).After(upgrades[0].Started) {
+		t.Errorf("saves %v, upgrades %v; want one of each, in this order", saves, upgrades)
+	}
+	if n, note := f.Events(f.Until("vanilla", icecreamtest.IsAvailable), "FlavourSaved"); n != 1 {
+		t.Errorf("%d Events FlavourSaved, want one (%s)", n, note)
+	}
+}
+
+func TestFlavourIsGivenBack(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	allow := noFurtherPods(f)
+	upgrade(f, lime)
+	f.Until("vanilla", givenBack)
+	f.Eventually(icecreamtest.Collected, serves(f, mint))
+	tried := map[string]string{"flavour": mint, "failed": lime}
+	if err := saved(f, tried)(f.Context()); err != nil {
+		t.Error(err)
+	}
+	allow()
+
+	// What has failed is not tried again, after a restart either.
+	upgrade(f, lime)
+	f.Until("vanilla", givenBack)
+	if err := f.LookedAt(func() error { return serves(f, mint)(f.Context()) }); err != nil {
+		t.Error(err)
+	}
+	// Nor for a Deployment that is made again.
+	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.Eventually(icecreamtest.Collected, serves(f, mint))
+	if err := saved(f, tried)(f.Context()); err != nil {
+		t.Error(err)
+	}
+	// Another image is.
+	upgrade(f, "workshop/pause:3")
+	f.Eventually(icecreamtest.Collected, saved(f, map[string]string{"flavour": mint}))
+	f.Eventually(icecreamtest.Collected, func(ctx context.Context) error {
+		if image := f.Deployment("cone").Spec.Template.Spec.Containers[0].Image; image != "workshop/pause:3" {
+			return fmt.Errorf("the image is %s", image)
+		}
+		return nil
+	})
+}
+
+// The operator dies between the save and the upgrade, and the ConfigMap's answer is lost before.
+func TestFlavourSurvives(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	f.Stop()
+	lost := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "configmaps"}, Fault: faultproxy.Lose})
+	refused := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	f.Start("-image", lime)
+	f.Struck(lost, 1)
+	f.Struck(refused, 1)
+	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
+		t.Error(err)
+	}
+	f.Kill()
+	refused.Remove()
+	f.Start()
+	f.Eventually(icecreamtest.Collected, serves(f, lime))
+	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A ConfigMap of that name that is somebody else's is not overwritten. Then nothing is upgraded.
+func TestFlavourOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	theirs := map[string]string{"flavour": "theirs"}
+	if _, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(f.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "vanilla-flavour"}, Data: theirs}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	upgrade(f, lime)
+	f.Until("vanilla", icecreamtest.Condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, "Refused"))
+	if err := saved(f, theirs)(f.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := serves(f, mint)(f.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without the option, the operator is that of step 10.
+func TestFlavourIsAnOption(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t)
+	upgrade(f, lime)
+	f.Eventually(icecreamtest.Collected, serves(f, lime))
+	if n := f.Proxy.Count(faultproxy.Match{Resource: "configmaps"}); n != 0 {
+		t.Errorf("%d requests for ConfigMaps, want none", n)
+	}
+}

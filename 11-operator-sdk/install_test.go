@@ -1,0 +1,308 @@
+package operatorsdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// objects reads what manifests prints.
+func objects(t *testing.T, manifests string) (all []unstructured.Unstructured) {
+	t.Helper()
+	for _, document := range strings.Split(manifests, "---\n")[1:] {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// The rights are those that OLM grants for each install mode.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	p := newPackager(t)
+	dir := p.bundle("0.1.0")
+	for target, want := range map[string][]string{
+		"":  {"CustomResourceDefinition /", "ServiceAccount ops/", "Role ops/", "RoleBinding ops/", "Deployment ops/"},
+		"a": {"CustomResourceDefinition /", "ServiceAccount ops/", "Role a/", "RoleBinding a/", "Deployment ops/"},
+		"*": {"CustomResourceDefinition /", "ServiceAccount ops/", "ClusterRole /", "ClusterRoleBinding /", "Deployment ops/"},
+	} {
+		var got []string
+		watched := "no Deployment"
+		mayReadNamespaces := false
+		for _, o := range objects(t, p.ok("manifests", "-namespace", "ops", "-target", target, dir)) {
+			got = append(got, o.GetKind()+" "+o.GetNamespace()+"/")
+			if o.GetKind() == "Deployment" {
+				annotations, _, _ := unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
+				watched = annotations["olm.targetNamespaces"]
+			}
+			rules, _, _ := unstructured.NestedSlice(o.Object, "rules")
+			mayReadNamespaces = mayReadNamespaces || slices.ContainsFunc(rules, func(r any) bool {
+				resources, _, _ := unstructured.NestedStringSlice(r.(map[string]any), "resources")
+				return slices.Contains(resources, "namespaces")
+			})
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("-target %q: %v, want %v", target, got, want)
+		}
+		if want := map[string]string{"": "ops", "a": "a", "*": ""}[target]; watched != want {
+			t.Errorf("-target %q: the operator watches %q, want %q", target, watched, want)
+		}
+		if mayReadNamespaces != (target == "*") {
+			t.Errorf("-target %q: may read namespaces: %v", target, mayReadNamespaces)
+		}
+	}
+}
+
+// An installation is a bundle in the namespace of a test.
+type installation struct {
+	packager
+	f       *icecreamtest.Test
+	version string
+	process *testenv.Process // where nodes run no containers
+}
+
+// apply applies the manifests of a version, except for the CRD, which other tests use as well,
+// and runs the operator: in its pod, or, where nodes only pretend, as a process with the
+// account and the arguments of the pod.
+func (i *installation) apply(version string) {
+	i.t.Helper()
+	file := filepath.Join(i.t.TempDir(), version+".yaml")
+	var data []byte
+	var args []string
+	for _, o := range objects(i.t, i.ok("manifests", "-namespace", i.Namespace, i.bundle(version))) {
+		if o.GetKind() == "CustomResourceDefinition" {
+			continue
+		}
+		document, err := yaml.Marshal(o.Object)
+		if err != nil {
+			i.t.Fatal(err)
+		}
+		data = append(append(data, "---\n"...), document...)
+		if o.GetKind() == "Deployment" {
+			args = argsOf(i.t, o)
+		}
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		i.t.Fatal(err)
+	}
+	i.kubectl("apply", "--server-side", "-f", file)
+	if i.Cluster().Name() == "kind" {
+		i.kubectl("rollout", "status", "deployment/icecream-controller-manager", "-n", i.Namespace, "--timeout=3m")
+	} else {
+		if i.process != nil {
+			i.f.Process = i.process
+			i.f.Stop()
+		}
+		i.process = i.Start(testenv.Command{Path: i.Program("./10-kubebuilder/icecream/cmd"), Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
+			Args: slices.Concat(args, []string{"--namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
+	}
+	i.version = version
+}
+
+// argsOf returns the arguments of the operator's container that do not depend on its pod.
+func argsOf(t *testing.T, o unstructured.Unstructured) []string {
+	t.Helper()
+	data, err := yaml.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(d.Spec.Template.Spec.Containers[0].Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--namespace") || strings.HasPrefix(arg, "--health")
+	})
+}
+
+// kubeconfig is that of the operator's account.
+func (i *installation) kubeconfig() string {
+	i.t.Helper()
+	request, err := i.Client.CoreV1().ServiceAccounts(i.Namespace).CreateToken(i.Context(), "icecream-controller-manager", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	file := filepath.Join(i.t.TempDir(), "kubeconfig")
+	config := clientcmdapi.Config{CurrentContext: "operator",
+		Clusters:  map[string]*clientcmdapi.Cluster{"it": {Server: i.Config.Host, CertificateAuthorityData: i.Config.CAData, CertificateAuthority: i.Config.CAFile}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"operator": {Token: request.Status.Token}},
+		Contexts:  map[string]*clientcmdapi.Context{"operator": {Cluster: "it", AuthInfo: "operator"}}}
+	if err := clientcmd.WriteToFile(config, file); err != nil {
+		i.t.Fatal(err)
+	}
+	return file
+}
+
+func (i *installation) kubectl(args ...string) string {
+	i.t.Helper()
+	output, err := proc.Output(i.Context(), proc.Cmd{Path: i.Workspace().Bin("kubectl"), Args: args, Env: i.Cluster().Environ(), Grace: time.Minute})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return output
+}
+
+// The bundle is installed, scored, upgraded while people change their Icecreams, and removed.
+func TestInstalled(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	p := packager{e, t, e.Program("./11-operator-sdk/packager")}
+	if e.Cluster().Name() == "kind" {
+		if said, err := proc.Output(e.Context(), proc.Cmd{Path: e.Program("./cmd/workshop"), Args: []string{"image"}, Dir: e.Workspace().Root, Grace: time.Minute,
+			Env: append(e.Cluster().Environ(), "PROGRAM=10-kubebuilder/icecream/cmd")}); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+	}
+	i := &installation{packager: p, f: icecreamtest.Of(t, e, "")}
+	score := []string{"scorecard", "-namespace", e.Namespace, "-selector", "suite=icecream", "-wait-time", "2m"}
+	t.Run("without an operator", func(t *testing.T) {
+		p := p.in(t)
+		r := p.run(append(slices.Clone(score), p.bundle("0.1.0"))...)
+		for _, want := range []string{"fail   examples: the example icecream-sample: it has no condition Available", "fail   rights: icecream-controller-manager may not", "fail   drift: the Icecream was not available within"} {
+			if r.ExitCode != 1 || !strings.Contains(r.Stdout, want) {
+				t.Errorf("exit code %d, want 1 and %q:\n%s%s", r.ExitCode, want, r.Stdout, r.Stderr)
+			}
+		}
+	})
+	i.apply("0.1.0")
+	const n = 6
+	name := func(k int) string { return fmt.Sprintf("flavour-%d", k) }
+	uids := map[string]string{}
+	for k := range n {
+		i.f.Create(name(k), name(k), 2)
+	}
+	for k := range n {
+		i.f.Until(name(k), icecreamtest.IsAvailable)
+		uids[name(k)] = string(i.f.Deployment(name(k)).UID)
+	}
+	if said := p.ok(append(slices.Clone(score), p.bundle("0.1.0"))...); strings.Count(said, "pass ") != 3 {
+		t.Errorf("the scorecard says:\n%s", said)
+	}
+
+	// People go on during the upgrade.
+	ctx, stop := context.WithCancel(e.Context())
+	done := make(chan int)
+	go func() {
+		changes := 0
+		for ctx.Err() == nil {
+			i.f.Patch(name(changes%n), fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+changes%3))
+			changes++
+			time.Sleep(50 * time.Millisecond)
+		}
+		done <- changes
+	}()
+	i.apply("0.2.0")
+	for k := range n {
+		e.Eventually(icecreamtest.Collected, func(ctx context.Context) error {
+			if image := i.f.Deployment(name(k)).Spec.Template.Spec.Containers[0].Image; image != lime {
+				return fmt.Errorf("%s has %s", name(k), image)
+			}
+			return nil
+		})
+	}
+	stop()
+	changes := <-done
+	i.kubectl("delete", "roles,rolebindings", "-n", e.Namespace, "-l", "olm.owner=icecream.v0.1.0")
+	for k := range n {
+		i.f.Until(name(k), icecreamtest.IsAvailable)
+		i.f.Until(name(k), upgraded)
+		d := i.f.Deployment(name(k))
+		if string(d.UID) != uids[name(k)] || d.Spec.Template.Spec.Containers[0].Image != lime {
+			t.Errorf("%s was made again, or has %s", d.Name, d.Spec.Template.Spec.Containers[0].Image)
+		}
+		cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), name(k)+"-flavour", metav1.GetOptions{})
+		if err == nil && cm.Data["flavour"] != mint { // saved if it was available in the moment of the upgrade
+			err = fmt.Errorf("%s has saved %v", name(k), cm.Data)
+		}
+		if err != nil {
+			t.Logf("after %d changes: %v", changes, err)
+		}
+	}
+	e.Eventually(icecreamtest.Collected, func(ctx context.Context) error { // of the example that was tried before
+		if _, err := i.f.Deployments.Get(ctx, "cone", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the Deployment cone is still there (%v)", err)
+		}
+		return nil
+	})
+	if said := p.ok(append(slices.Clone(score), p.bundle("0.2.0"))...); strings.Count(said, "pass ") != 3 {
+		t.Errorf("after the upgrade, the scorecard says:\n%s", said)
+	}
+
+	// The operator goes, and what it has made for people stays.
+	const all = "deployments,serviceaccounts,roles,rolebindings"
+	if i.process != nil {
+		i.f.Process = i.process
+		i.f.Stop()
+	}
+	i.kubectl("delete", all, "-n", e.Namespace, "-l", "olm.owner=icecream.v0.2.0")
+	if left := i.kubectl("get", all, "-n", e.Namespace, "-l", "olm.owner", "-o", "name"); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+	for k := range n {
+		if d := i.f.Deployment(name(k)); !d.DeletionTimestamp.IsZero() {
+			t.Errorf("%s is being deleted", d.Name)
+		}
+	}
+}
+
+// A test that prints no results, or never ends, has not passed.
+func TestScorecardRunner(t *testing.T) {
+	t.Parallel()
+	p := newPackager(t)
+	for name, tc := range map[string]struct{ script, says string }{
+		"passes":      {`echo '{"results": [{"name": "mine", "state": "pass"}]}'; exit 3`, "pass   mine"}, // only what it prints counts
+		"fails":       {`echo '{"results": [{"name": "mine", "state": "fail", "errors": ["too sweet"]}]}'`, "fail   mine: too sweet"},
+		"prints":      {`echo all is well`, "error  mine: the test has printed no TestStatus"},
+		"says little": {`echo '{}'`, "error  mine: the test has printed no results"},
+		"ends badly":  {`exit 3`, "error  mine: exit status 3"},
+		"never ends":  {`sleep 600 & wait`, "error  mine: no result within 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := p.in(t)
+			dir := p.bundle("0.1.0")
+			script := filepath.Join(t.TempDir(), "mine.sh")
+			config := fmt.Sprintf("{apiVersion: scorecard.operatorframework.io/v1alpha3, kind: Configuration, stages: [{tests: [{image: none, entrypoint: [%q], labels: {test: mine}}]}]}", script)
+			if err := errors.Join(os.WriteFile(script, []byte("#!/usr/bin/env bash\necho $$ >$SCORECARD_BUNDLE/pid\n"+tc.script+"\n"), 0o755),
+				os.WriteFile(filepath.Join(dir, "tests", "scorecard", "config.yaml"), []byte(config), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			r := p.run("scorecard", "-wait-time", "2s", dir)
+			if want := map[bool]int{true: 0, false: 1}[name == "passes"]; r.ExitCode != want || !strings.Contains(r.Stdout, tc.says) {
+				t.Errorf("exit code %d, want %d and %q:\n%s%s", r.ExitCode, want, tc.says, r.Stdout, r.Stderr)
+			}
+			pid, err := os.ReadFile(filepath.Join(dir, "pid"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Eventually(10*time.Second, func(ctx context.Context) error { // until the system has noticed
+				if said, err := proc.Output(ctx, proc.Cmd{Path: "pgrep", Args: []string{"-l", "-g", strings.TrimSpace(string(pid))}}); err == nil {
+					return fmt.Errorf("these of the test still run: %s", said)
+				}
+				return nil
+			})
+		})
+	}
+}
