@@ -19,8 +19,7 @@ import (
 
 const mint, lime = "workshop/pause:1", "workshop/pause:2"
 
-// newFlavours prepares the operator, and an Icecream whose Deployment is available with mint. A
-// rollout of that Deployment has five seconds for progress.
+// newFlavours starts the operator, with an Icecream whose Deployment is available with mint.
 func newFlavours(t *testing.T, args ...string) *icecreamtest.Test {
 	t.Helper()
 	e := testenv.New(t)
@@ -28,7 +27,6 @@ func newFlavours(t *testing.T, args ...string) *icecreamtest.Test {
 	f.Start("-image", mint)
 	f.Create("vanilla", "cone", 2)
 	f.Until("vanilla", icecreamtest.IsAvailable)
-	f.PatchDeployment("cone", `{"spec":{"progressDeadlineSeconds":5}}`)
 	return f
 }
 
@@ -113,6 +111,7 @@ func TestFlavourIsSaved(t *testing.T) {
 func TestFlavourIsGivenBack(t *testing.T) {
 	t.Parallel()
 	f := newFlavours(t, "-save-flavours")
+	f.PatchDeployment("cone", `{"spec":{"progressDeadlineSeconds":5}}`)
 	allow := noFurtherPods(f)
 	upgrade(f, lime)
 	f.Until("vanilla", givenBack)
@@ -129,7 +128,7 @@ func TestFlavourIsGivenBack(t *testing.T) {
 	if err := f.LookedAt(func() error { return serves(f, mint)(f.Context()) }); err != nil {
 		t.Error(err)
 	}
-	// Nor for a Deployment that is made again.
+	// Nor for a Deployment that is made again, which has ten minutes.
 	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
