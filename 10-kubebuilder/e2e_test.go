@@ -101,22 +101,10 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// patched builds the controller with a patch, in a copy.
+// patched builds the controller with a patch.
 func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 	t.Helper()
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, project), os.DirFS(filepath.Join(ws.Root, project))); err != nil {
-		t.Fatal(err)
-	}
-	// Without the ceiling, git would look for a repository around the copy.
-	if _, err := proc.Output(e.Context(), proc.Cmd{Path: "git", Args: []string{"apply", filepath.Join(ws.Root, "10-kubebuilder", patch)}, Dir: dir,
-		Env: workspace.Environ("GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir))}); err != nil {
-		t.Fatalf("%s is out of date: %v", patch, err)
-	}
+	dir := patchedCopy(t, e, patch)
 	program = filepath.Join(dir, "cmd")
 	if err := testenv.GoBuild(e.Context(), dir, "./"+project+"/cmd", program, dir); err != nil {
 		t.Fatal(err)
@@ -124,31 +112,50 @@ func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 	return program
 }
 
-// The suites of the project start an API server and etcd of their own.
+// patchedCopy makes a folder that has the project in its place below a clone, with a patch.
+func patchedCopy(t *testing.T, e *testenv.Env, patch string) (dir string) {
+	t.Helper()
+	root := e.Workspace().Root
+	dir = t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, project), os.DirFS(filepath.Join(root, project))); err != nil {
+		t.Fatal(err)
+	}
+	// Without the ceiling, git would look for a repository around the copy.
+	if _, err := proc.Output(e.Context(), proc.Cmd{Path: "git", Args: []string{"apply", filepath.Join(root, "10-kubebuilder", patch)}, Dir: dir,
+		Env: workspace.Environ("GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir))}); err != nil {
+		t.Fatalf("%s is out of date: %v", patch, err)
+	}
+	return dir
+}
+
 func TestSuites(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
+	ws := e.Workspace()
+	needsEnvtest(t, ws)
+	dir := filepath.Join(ws.Root, project)
+	if err := suites(e, dir, "./..."); err != nil {
+		t.Error(err)
 	}
+	// A suite whose specs are all commented out, as kubebuilder makes them, must not pass.
+	if err := suites(e, dir, "./...", "-ginkgo.focus=^no spec has this name$"); err == nil {
+		t.Error("suites without a spec have passed")
+	}
+}
+
+func needsEnvtest(t *testing.T, ws workspace.Workspace) {
+	t.Helper()
 	if missing, err := pinned.ControlPlane.Missing(ws, "etcd", "kube-apiserver"); err != nil {
 		t.Fatal(err)
 	} else if len(missing) > 0 {
 		t.Skipf("%q are not built; make up CLUSTER=kwok builds them", missing)
 	}
-	suites := func(args ...string) error {
-		_, err := proc.Output(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1", "./..."}, args...),
-			Dir: filepath.Join(ws.Root, project), Env: workspace.Environ("KUBEBUILDER_ASSETS="+ws.Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m"), Grace: 30 * time.Second})
-		return err
-	}
-	if err := suites(); err != nil {
-		t.Error(err)
-	}
-	// A suite whose specs are all commented out, as kubebuilder makes them, must not pass.
-	if err := suites("-ginkgo.focus=^no spec has this name$"); err == nil {
-		t.Error("suites without a spec have passed")
-	}
+}
+
+// suites runs suites of a project, which start an API server and etcd of their own.
+func suites(e *testenv.Env, dir string, args ...string) error {
+	return proc.Run(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1"}, args...), Dir: dir, Grace: 30 * time.Second,
+		Env: workspace.Environ("KUBEBUILDER_ASSETS="+e.Workspace().Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m")})
 }
 
 // The CRD that controller-gen makes of this project accepts the same objects as that of step 05.
