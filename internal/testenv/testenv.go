@@ -221,6 +221,9 @@ type Env struct {
 // Cluster is the cluster that the tests run on.
 func (e *Env) Cluster() *cluster.Cluster { return e.suite.cluster }
 
+// ClusterName is kind, kwok or existing. Call it in a test.
+func ClusterName() string { return shared.cluster.Name() }
+
 // Workspace is the clone that the tests are in.
 func (e *Env) Workspace() workspace.Workspace { return e.suite.ws }
 

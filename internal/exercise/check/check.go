@@ -41,7 +41,8 @@ type Checks map[string]func(*C)
 //   - against one mutant, which a seed chooses, or all of them (make prove): the
 //     verdict must be the mistake that the mutant is.
 //
-// A check that takes long is only run against the starter, unless all mutants are tried.
+// A check that takes long is only run against the starter, unless all mutants are tried. On
+// kind, where containers start for each of them, a check is only run against our solution.
 //
 // When `make check` runs it, there are only the learner's files.
 func Exercises(t *testing.T, checks Checks) {
@@ -117,8 +118,13 @@ func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C))
 			}
 		})
 	}
+	all := os.Getenv(exercise.SeedEnv) == "all"
+	if !all && task.Takes == "" && testenv.ClusterName() == "kind" {
+		try("solution", task.Solution, exercise.Passed, "")
+		return
+	}
 	try("open", task.Starter, exercise.Open, "")
-	if task.Takes != "" && os.Getenv(exercise.SeedEnv) != "all" {
+	if !all && task.Takes != "" {
 		return
 	}
 	try("solution", task.Solution, exercise.Passed, "")
