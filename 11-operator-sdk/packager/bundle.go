@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,8 +198,11 @@ func readLast(file string, into any) error {
 	var last []byte
 	for {
 		data, err := documents.Read()
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
 		}
 		last = data
 	}

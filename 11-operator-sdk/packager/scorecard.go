@@ -94,7 +94,7 @@ func scorecard(ctx context.Context, o scorecardOptions, dir string, out io.Write
 	return nil
 }
 
-// runTest runs one test to its end. One that prints no results has failed.
+// runTest runs one test to its end. What prints no results is an error, which is no verdict.
 func runTest(ctx context.Context, o scorecardOptions, bundle string, c v1alpha3.TestConfiguration) v1alpha3.TestStatus {
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()

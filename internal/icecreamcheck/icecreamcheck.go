@@ -628,9 +628,9 @@ func Report(c *check.C) {
 	}
 	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	reports(2)
-	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
 
-	// Nothing changes that the status speaks of.
+	// Nothing changes that the status speaks of: while the quota is there, the third pod, which is
+	// not wanted any more, cannot come and go.
 	g.looked()
 	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
 	before := g.f.Proxy.Count(statusWrites)
@@ -640,6 +640,7 @@ func Report(c *check.C) {
 	if n := g.f.Proxy.Count(statusWrites) - before; n > 0 {
 		c.Mistake("every time", "no write of the status while nothing changes that it speaks of", fmt.Sprintf("%d writes after an annotation of the Icecream and a label of its Deployment", n))
 	}
+	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
 
 	refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	g.f.Create("refused", "refused", 1)
