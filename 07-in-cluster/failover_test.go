@@ -153,12 +153,14 @@ func endedInTime(d *deployment, leader *corev1.Pod, next term) (ended time.Time)
 	d.t.Helper()
 	d.onNode(leader, "sh", "-c", dropPackets, "--delete", leader.Status.PodIP)
 	restarted(d, leader)
-	log := d.kubectl("logs", "-n", name, leader.Name, "--previous", "--timestamps", "--tail=1")
-	stamp, message, _ := strings.Cut(log, " ")
-	ended, err := time.Parse(time.RFC3339Nano, stamp)
-	if err != nil || !strings.Contains(message, "the lease is lost") {
-		d.t.Errorf("the leader that was cut off said at last: %s (%v)", log, err)
-	}
+	d.Eventually(time.Minute, func(context.Context) (err error) { // a busy node writes the last line later
+		log := d.kubectl("logs", "-n", name, leader.Name, "--previous", "--timestamps", "--tail=1")
+		stamp, message, _ := strings.Cut(log, " ")
+		if ended, err = time.Parse(time.RFC3339Nano, stamp); err == nil && !strings.Contains(message, "the lease is lost") {
+			err = fmt.Errorf("the leader that was cut off said at last: %s", log)
+		}
+		return err
+	})
 	if left := next.received.Sub(ended); left <= 0 {
 		d.t.Errorf("the leader that was cut off ended %s after the next one had asked for the lease", -left)
 	}
