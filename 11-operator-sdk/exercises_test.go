@@ -1,6 +1,7 @@
 package operatorsdk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -60,8 +61,9 @@ func checkBundle(c *check.C) {
 	var object struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 		Spec     struct {
-			Version      string `json:"version"`
-			InstallModes []struct {
+			MinKubeVersion string `json:"minKubeVersion"`
+			Replaces       string `json:"replaces"`
+			InstallModes   []struct {
 				Type      string `json:"type"`
 				Supported bool   `json:"supported"`
 			} `json:"installModes"`
@@ -91,19 +93,31 @@ func checkBundle(c *check.C) {
 		}
 	}
 	if r.ExitCode != 0 {
-		c.Fail(valid, r.Stdout+r.Stderr)
+		c.Fail(valid, errorsOf(r))
 	}
-	if got := object.Metadata.Name; got != "healthcheckpolicy.v1.2.0" {
-		c.Fail("the name healthcheckpolicy.v1.2.0", got)
+	for _, field := range [][2]string{
+		{"healthcheckpolicy.v1.2.0", object.Metadata.Name}, {"healthcheckpolicy.v1.1.0", object.Spec.Replaces}, {"1.31.0", object.Spec.MinKubeVersion},
+	} {
+		if field[0] != field[1] {
+			c.Failf("name, replaces and minKubeVersion as the task says, and with them "+field[0], "%q", field[1])
+		}
 	}
 	modes := map[string]bool{}
 	for _, m := range object.Spec.InstallModes {
-		modes[m.Type] = m.Supported
+		if m.Supported { // left out is the same as not supported
+			modes[m.Type] = true
+		}
 	}
-	if want := map[string]bool{"OwnNamespace": true, "SingleNamespace": true, "MultiNamespace": false, "AllNamespaces": true}; !maps.Equal(modes, want) {
+	if want := map[string]bool{"OwnNamespace": true, "SingleNamespace": true, "AllNamespaces": true}; !maps.Equal(modes, want) {
 		c.Mistake("install mode", fmt.Sprint(want), fmt.Sprint(modes))
 	}
 	checkRights(c, dir)
+}
+
+// errorsOf leaves the warnings out.
+func errorsOf(r testenv.Result) string {
+	lines := slices.DeleteFunc(strings.Split(r.Stdout+r.Stderr, "\n"), func(line string) bool { return strings.HasPrefix(line, "olm  warning") })
+	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
 // checkRights applies what the bundle grants, and asks the API server what the operator's account may do.
@@ -123,7 +137,12 @@ func checkRights(c *check.C, dir string) {
 		c.Must(yaml.Unmarshal([]byte(document), &o))
 		switch o.Kind {
 		case "Deployment":
-			account = o.Spec.Template.Spec.ServiceAccountName
+			account = cmp.Or(o.Spec.Template.Spec.ServiceAccountName, "default")
+			for _, v := range o.Spec.Template.Spec.Containers[0].Env {
+				if v.Name == "WATCH_NAMESPACE" && (v.ValueFrom == nil || v.ValueFrom.FieldRef == nil || v.ValueFrom.FieldRef.FieldPath != "metadata.annotations['olm.targetNamespaces']") {
+					c.Fail("WATCH_NAMESPACE from the annotation olm.targetNamespaces, as in section 2", "another source, which does not say where OLM has installed the operator")
+				}
+			}
 		case "ClusterRole", "ClusterRoleBinding":
 			c.Mistake("right too many", "Roles in a single namespace", "a "+o.Kind)
 		case "Role", "RoleBinding", "ServiceAccount":
@@ -139,13 +158,18 @@ func checkRights(c *check.C, dir string) {
 	wanted := map[string][]string{ // verbs by group/resource
 		"policy.k8s-go.openshift.org/healthcheckpolicies":        {"get", "list", "watch", "patch"},
 		"policy.k8s-go.openshift.org/healthcheckpolicies/status": {"update"},
-		"/pods":                       {"get", "list", "watch", "patch"},
-		"/pods/eviction":              {"create"},
-		"policy/poddisruptionbudgets": {"list", "watch"},
-		"events.k8s.io/events":        {"create", "patch"},
-		"/secrets":                    nil,
-		"/configmaps":                 nil,
-		"apps/deployments":            nil,
+		"/pods":                                  {"get", "list", "watch", "patch"},
+		"/pods/eviction":                         {"create"},
+		"policy/poddisruptionbudgets":            {"list", "watch"},
+		"events.k8s.io/events":                   {"create", "patch"},
+		"/secrets":                               nil,
+		"/configmaps":                            nil,
+		"/services":                              nil,
+		"/nodes":                                 nil,
+		"/pods/exec":                             nil,
+		"coordination.k8s.io/leases":             nil,
+		"rbac.authorization.k8s.io/rolebindings": nil,
+		"apps/deployments":                       nil,
 	}
 	var granted, missing, more []string
 	for _, what := range slices.Sorted(maps.Keys(wanted)) {
@@ -190,7 +214,7 @@ func checkGraph(c *check.C) {
 		fmt.Fprintf(&rest, "---\n{schema: olm.bundle, package: parlour, name: parlour.v%[1]s, image: parlour:%[1]s, properties: [{type: olm.package, value: {packageName: parlour, version: %[1]s}}]}\n", version)
 	}
 	c.Must(os.WriteFile(file, append(catalog, rest.String()...), 0o644))
-	r := packagerOf(c, "upgrades", file)
+	r := packagerOf(c, "upgrades", "-also", "parlour.v1.1.0", file)
 	if r.ExitCode != 0 {
 		c.Fail("a catalog that can be read", r.Stderr)
 	}
@@ -215,7 +239,7 @@ func checkGraph(c *check.C) {
 		switch {
 		case len(all) == 0:
 			c.Fail("entries in the channel "+channel, "none")
-		case slices.ContainsFunc(edges[channel], func(s string) bool { return strings.HasSuffix(s, "-> 1.1.0") }):
+		case slices.ContainsFunc(edges[channel], func(s string) bool { return strings.HasSuffix(s, "-> 1.1.0") || strings.HasPrefix(s, "1.1.0 -> 2.") }):
 			c.Mistake("bad version offered", "no way to 1.1.0", graph)
 		case !slices.Contains(ends[channel], head) && len(ends[channel]) == 1:
 			c.Mistake("another head", "the channel "+channel+" ends in "+head, graph+"; it ends in "+strings.Join(ends[channel], ", "))
@@ -276,6 +300,9 @@ func (s *scoring) state(when string) (state, held string) {
 		s.Mistake("left behind", when+", nothing is left in the namespace", err.Error())
 	}
 	result := status.Results[0]
+	if !slices.Contains([]string{"pass", "fail", "error"}, result.State) {
+		s.Fail(when+", the state pass, fail or error", result.State)
+	}
 	return result.State, strings.TrimSpace(result.State + " " + strings.Join(result.Errors, "; "))
 }
 
@@ -304,14 +331,16 @@ func checkScore(c *check.C) {
 	crdtest.Share(c.T, c.Env, policyCRD)
 	s := &scoring{c, c.Proxy()}
 	switch state, held := s.state("without an operator"); state {
-	case "fail":
 	case "error":
 		c.Mistake("operator excused", "fail, because no operator runs", held)
-	default:
+	case "pass":
 		c.Mistake("always passes", "fail, because no operator runs", held)
 	}
 	end := s.markEverything()
-	if state, held := s.state("with an operator that marks all pods"); state != "fail" {
+	switch state, held := s.state("with an operator that marks all pods"); state {
+	case "error":
+		c.Fail("fail, because each pod is marked", held)
+	case "pass":
 		c.Mistake("one side only", "fail, because each pod is marked", held)
 	}
 	end()
@@ -327,8 +356,11 @@ func checkScore(c *check.C) {
 		}
 		return nil
 	}))
-	if state, held := s.state("where no pod can be created"); state != "error" {
+	switch state, held := s.state("where no pod can be created"); state {
+	case "fail":
 		c.Mistake("operator blamed", "error, because a quota refuses the pods", held)
+	case "pass":
+		c.Fail("error, because a quota refuses the pods", held)
 	}
 	c.Must(quotas.Delete(c.Context(), "none", metav1.DeleteOptions{}))
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -85,10 +86,16 @@ func noFurtherPods(f *icecreamtest.Test) (allow func()) {
 	}
 }
 
-var (
-	upgraded  = icecreamtest.Condition("Upgraded", metav1.ConditionTrue, "Upgraded")
-	givenBack = icecreamtest.Condition("Upgraded", metav1.ConditionFalse, "GivenBack")
-)
+var givenBack = icecreamtest.Condition("Upgraded", metav1.ConditionFalse, "GivenBack")
+
+// upgraded checks that the status says so of lime: before the upgrade, it says so of mint.
+func upgraded(ice *v1alpha1.Icecream) error {
+	c := meta.FindStatusCondition(ice.Status.Conditions, "Upgraded")
+	if c == nil || c.Status != metav1.ConditionTrue || c.Message != "The flavour is "+lime {
+		return fmt.Errorf("the conditions are %+v, want Upgraded of %s", ice.Status.Conditions, lime)
+	}
+	return nil
+}
 
 func TestFlavourIsSaved(t *testing.T) {
 	t.Parallel()
@@ -147,6 +154,34 @@ func TestFlavourIsGivenBack(t *testing.T) {
 	})
 }
 
+// An image that was rolled out once has not failed because a later rollout of it does.
+func TestFlavourThatHasWorked(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	upgrade(f, lime)
+	f.Until("vanilla", upgraded)
+	f.PatchDeployment("cone", `{"spec":{"progressDeadlineSeconds":5}}`)
+	noFurtherPods(f)
+	f.PatchDeployment("cone", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}`)
+	f.Eventually(icecreamtest.Collected, func(context.Context) error {
+		for _, c := range f.Deployment("cone").Status.Conditions {
+			if c.Reason == "ProgressDeadlineExceeded" {
+				return nil
+			}
+		}
+		return fmt.Errorf("the rollout has not failed yet")
+	})
+	if err := f.LookedAt(func() error {
+		if image := f.Deployment("cone").Spec.Template.Spec.Containers[0].Image; image != lime {
+			return fmt.Errorf("the image is %s, want %s", image, lime)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	f.Until("vanilla", upgraded)
+}
+
 // The operator dies between the save and the upgrade, and the ConfigMap's answer is lost before.
 func TestFlavourSurvives(t *testing.T) {
 	t.Parallel()
@@ -186,6 +221,14 @@ func TestFlavourOfSomebodyElse(t *testing.T) {
 	if err := serves(f, mint)(f.Context()); err != nil {
 		t.Error(err)
 	}
+	f.Patch("vanilla", `{"spec":{"replicas":3}}`) // without an upgrade, the rest goes on
+	f.Eventually(icecreamtest.Collected, func(context.Context) error {
+		d := f.Deployment("cone")
+		if image := d.Spec.Template.Spec.Containers[0].Image; *d.Spec.Replicas != 3 || image != mint {
+			return fmt.Errorf("%d replicas of %s, want 3 of %s", *d.Spec.Replicas, image, mint)
+		}
+		return nil
+	})
 }
 
 // Without the option, the operator is that of step 10.

@@ -203,7 +203,7 @@ func TestInstalled(t *testing.T) {
 
 	// People go on during the upgrade.
 	ctx, stop := context.WithCancel(e.Context())
-	done := make(chan int)
+	done := make(chan int, 1)
 	go func() {
 		changes := 0
 		for ctx.Err() == nil {

@@ -14,7 +14,9 @@ pod() {
 }
 
 # marked NAME: has the pod the mark of the policy?
-marked() { [[ -n $(k get pod "$1" -o "jsonpath={.metadata.labels.$name}") ]]; }
+marked() {
+  [[ -n $(k get pod "$1" -o "jsonpath={.metadata.labels.$name}") ]]
+}
 
 score() {
   local name=score-$RANDOM probe

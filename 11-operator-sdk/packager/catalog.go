@@ -67,7 +67,7 @@ func catalogBundle(dir string) (declcfg.Bundle, error) {
 	if err != nil {
 		return declcfg.Bundle{}, err
 	}
-	ref := image.SimpleReference("workshop/icecream-bundle:v" + b.CSV.Spec.Version.String())
+	ref := image.SimpleReference("workshop/" + b.Package + "-bundle:v" + b.CSV.Spec.Version.String())
 	input, err := registry.NewImageInput(ref, dir)
 	if err != nil {
 		return declcfg.Bundle{}, err
@@ -89,8 +89,9 @@ func catalogBundle(dir string) (declcfg.Bundle, error) {
 
 // printUpgrades prints where each version of a catalog goes, channel by channel: by replaces, by
 // skips, and by skipRange. It also prints the versions from which no way leads on, of which a
-// channel should have one, its head.
-func printUpgrades(file string, out io.Writer) error {
+// channel should have one, its head. Also are bundles that somebody may still have, although no
+// entry names them.
+func printUpgrades(file string, also []string, out io.Writer) error {
 	cfg, err := loadCatalog(file)
 	if err != nil {
 		return err
@@ -98,8 +99,14 @@ func printUpgrades(file string, out io.Writer) error {
 	for _, c := range cfg.Channels {
 		next := map[string][]string{}
 		for _, e := range c.Entries {
-			next[e.Name] = nil // also where nothing follows
+			for _, name := range append([]string{e.Name, e.Replaces}, e.Skips...) {
+				next[name] = nil // also where nothing follows
+			}
 		}
+		for _, name := range also {
+			next[name] = nil
+		}
+		delete(next, "")
 		for _, e := range c.Entries {
 			from := e.Skips
 			if e.Replaces != "" {
@@ -136,6 +143,5 @@ func printUpgrades(file string, out io.Writer) error {
 
 // versionOf returns the version that a bundle's name ends in, after ".v".
 func versionOf(name string) (semver.Version, error) {
-	_, version, _ := strings.Cut(name, ".v")
-	return semver.Parse(version)
+	return semver.Parse(name[strings.LastIndex(name, ".v")+len(".v"):])
 }

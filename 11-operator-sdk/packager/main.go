@@ -24,7 +24,7 @@ const usage = `usage: packager COMMAND [FLAG...] ARGUMENT...
   validate DIR                                                say what is wrong with a bundle
   catalog [-mermaid] [-package FILE] DIR...                   print a catalog of bundles, or its upgrade graph
   check FILE                                                  say what is wrong with a catalog
-  upgrades FILE                                               print where each version of a catalog's channels goes
+  upgrades [-also NAME,...] FILE                              print where each version of a catalog's channels goes
   manifests -namespace NS [-target NS,...] DIR                print plain manifests, with the rights that OLM would grant
   scorecard [-namespace NS] [-selector LABELS] [-output yaml] DIR
                                                               run the bundle's scorecard tests against what is installed
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	var m manifestOptions
 	var s scorecardOptions
 	var asMermaid bool
-	var packageFile string
+	var packageFile, also string
 	var command func(dir string) error
 	switch args[0] {
 	case "bundle":
@@ -83,7 +83,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case "check":
 		command = func(file string) error { return checkCatalog(file, out) }
 	case "upgrades":
-		command = func(file string) error { return printUpgrades(file, out) }
+		flags.StringVar(&also, "also", "", "`bundles` that somebody may still have, although no entry names them")
+		command = func(file string) error {
+			return printUpgrades(file, strings.FieldsFunc(also, func(r rune) bool { return r == ',' }), out)
+		}
 	case "manifests":
 		flags.StringVar(&m.namespace, "namespace", "", "the `namespace` of the operator")
 		flags.StringVar(&m.targets, "target", "", "the `namespaces` that it works in; the default is its own, and * means all")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -22,8 +23,8 @@ type manifestOptions struct{ namespace, targets string }
 // allNamespaces is how OLM writes that an operator works everywhere: no namespace, and nothing else.
 var allNamespaces = []string{metav1.NamespaceAll}
 
-// printManifests prints the objects that OLM would make of a bundle, except for the admission
-// webhooks and further kinds, which ours does not have.
+// printManifests prints the objects that OLM would make of a bundle. Webhooks and kinds other than
+// CRDs, which ours does not have, are an error.
 func printManifests(o manifestOptions, dir string, out io.Writer) error {
 	b, err := load(dir)
 	if err != nil {
@@ -42,6 +43,14 @@ func printManifests(o manifestOptions, dir string, out io.Writer) error {
 	}
 	if mode := modeOf(o.namespace, targets); !supports(b.CSV, mode) {
 		return fmt.Errorf("%s does not support the install mode %s, which these namespaces are", b.CSV.Name, mode)
+	}
+	for _, o := range b.Objects {
+		if kind := o.GetKind(); kind != operatorsv1alpha1.ClusterServiceVersionKind && kind != "CustomResourceDefinition" {
+			return fmt.Errorf("%s has a %s, which OLM would apply and packager does not", b.CSV.Name, kind)
+		}
+	}
+	if len(b.CSV.Spec.WebhookDefinitions) > 0 {
+		return fmt.Errorf("%s has webhooks, for which OLM would make a certificate and packager does not", b.CSV.Name)
 	}
 	for _, crd := range b.V1CRDs {
 		if err := printObject(crd, out); err != nil {
@@ -100,7 +109,7 @@ func objectsOf(csv *operatorsv1alpha1.ClusterServiceVersion, namespace string, t
 		}
 		permissions = nil
 	}
-	accounts := map[string]bool{"default": true} // which is there already
+	accounts := map[string]bool{"": true, "default": true} // which is there already
 	for _, p := range append(spec.Permissions, spec.ClusterPermissions...) {
 		if !accounts[p.ServiceAccountName] {
 			accounts[p.ServiceAccountName] = true
@@ -108,7 +117,7 @@ func objectsOf(csv *operatorsv1alpha1.ClusterServiceVersion, namespace string, t
 		}
 	}
 	subjects := func(p operatorsv1alpha1.StrategyDeploymentPermissions) []rbacv1.Subject {
-		return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: p.ServiceAccountName}}
+		return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: cmp.Or(p.ServiceAccountName, "default")}}
 	}
 	for i, p := range permissions {
 		name := fmt.Sprintf("%s-%s-%d", csv.Name, p.ServiceAccountName, i)
@@ -125,7 +134,8 @@ func objectsOf(csv *operatorsv1alpha1.ClusterServiceVersion, namespace string, t
 	}
 	for _, d := range spec.DeploymentSpecs {
 		spec := *d.Spec.DeepCopy()
-		annotations := maps.Clone(csv.Annotations)
+		annotations := map[string]string{}
+		maps.Copy(annotations, csv.Annotations)
 		maps.Copy(annotations, spec.Template.Annotations)
 		annotations["olm.targetNamespaces"] = strings.Join(targets, ",")
 		annotations["olm.operatorNamespace"] = namespace

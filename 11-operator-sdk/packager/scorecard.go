@@ -30,6 +30,9 @@ type scorecardOptions struct {
 // SCORECARD_BUNDLE, and the cluster by KUBECONFIG. The rest is the same: the namespace is in
 // SCORECARD_NAMESPACE, and a test prints one TestStatus as JSON.
 func scorecard(ctx context.Context, o scorecardOptions, dir string, out io.Writer) error {
+	if o.output != "text" && o.output != "yaml" {
+		return fmt.Errorf("-output %s: want text or yaml", o.output)
+	}
 	selector, err := labels.Parse(o.selector)
 	if err != nil {
 		return fmt.Errorf("-selector %s: %w", o.selector, err)
@@ -116,8 +119,11 @@ func runTest(ctx context.Context, o scorecardOptions, bundle string, c v1alpha3.
 	if command.Process != nil {
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it has left
 	}
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return failed(fmt.Errorf("no result within %s", o.wait), stderr.String())
+	case ctx.Err() != nil:
+		return failed(errors.New("interrupted"), stderr.String())
 	}
 	var status v1alpha3.TestStatus
 	switch bad := json.Unmarshal(stdout.Bytes(), &status); {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	operatorsv1alpha1 "github.com/operator-framework/api/pkg/operators/v1alpha1"
 	"github.com/operator-framework/api/pkg/validation"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -41,9 +41,13 @@ func load(dir string) (b bundle, err error) {
 		if err != nil {
 			return b, err
 		}
-		if bytes.Contains(data, []byte("kind: "+operatorsv1alpha1.ClusterServiceVersionKind)) {
+		var is metav1.TypeMeta
+		if err := yaml.Unmarshal(data, &is); err == nil && is.Kind == operatorsv1alpha1.ClusterServiceVersionKind {
 			b.csvYAML = data
 		}
+	}
+	if b.csvYAML == nil {
+		return b, fmt.Errorf("%s has no ClusterServiceVersion in %s", dir, manifestsDir)
 	}
 	return b, nil
 }

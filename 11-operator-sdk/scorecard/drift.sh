@@ -19,7 +19,8 @@ elif ! k wait --for=condition=Available "icecream/$ice" --timeout=10s >&2; then
 elif ! k set image "deployment/$ice" icecream=workshop/other:1 >&2; then
   result error "the Deployment cannot be changed"
 else
-  for ((i = 0; i < 100; i++)); do
+  until=$((SECONDS + 10))
+  while ((SECONDS < until)); do
     if [[ $(image) == "$1" ]]; then
       result pass
       exit

@@ -183,8 +183,12 @@ func replaceShellBody(source []byte, name, body string) ([]byte, error) {
 // shellFunction returns the indices of a function's first and last line; -1 if there is none.
 func shellFunction(lines []string, name string) (first, end int) {
 	for i, line := range lines {
-		if !strings.HasPrefix(line, name+"() {") {
+		rest, found := strings.CutPrefix(line, name+"() {")
+		if !found {
 			continue
+		}
+		if rest = strings.TrimSpace(rest); rest != "" && rest[0] != '#' { // its end would be that of the next one
+			return -1, -1
 		}
 		for j := i + 1; j < len(lines); j++ {
 			if strings.HasPrefix(lines[j], "}") {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/operator-framework/api/pkg/manifests"
 	operatorsv1alpha1 "github.com/operator-framework/api/pkg/operators/v1alpha1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -115,7 +117,7 @@ func examples(ctx context.Context, e env) error {
 func tried(ctx context.Context, objects dynamic.ResourceInterface, o *unstructured.Unstructured) (err error) {
 	created, err := objects.Create(ctx, o, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return setupError{err}
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -129,7 +131,10 @@ func tried(ctx context.Context, objects dynamic.ResourceInterface, o *unstructur
 	if wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		now, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
 		if err != nil {
-			return false, err
+			if errors.As(err, new(apierrors.APIStatus)) { // and not that the time is over
+				said = err.Error()
+			}
+			return false, nil
 		}
 		conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
 		for _, c := range conditions {
@@ -196,7 +201,16 @@ func rights(ctx context.Context, e env) error {
 func judge(ctx context.Context, e env) error {
 	flags := strings.Join(e.csv.Spec.InstallStrategy.StrategySpec.DeploymentSpecs[0].Spec.Template.Spec.Containers[0].Args, " ")
 	flags = strings.NewReplacer("$(WATCH_NAMESPACE)", "{{.Namespace}}", "--leader-elect ", "", ":8081", "0").Replace(flags)
-	command := exec.CommandContext(ctx, "go", "run", "./cmd/judge", "-contract", "icecream", "-level", "1", "-seed", "1",
+	dir, err := os.MkdirTemp("", "judge-")
+	if err != nil {
+		return setupError{err}
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "judge") // go run has an exit code of its own
+	if said, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/judge").CombinedOutput(); err != nil {
+		return setupError{fmt.Errorf("%w:\n%s", err, said)}
+	}
+	command := exec.CommandContext(ctx, program, "-contract", "icecream", "-level", "1", "-seed", "1",
 		"-controller", "go run -C 10-kubebuilder/icecream ./cmd "+flags)
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 20 * time.Second

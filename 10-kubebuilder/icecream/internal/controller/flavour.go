@@ -31,7 +31,7 @@ const (
 // must not be lost. If there is no Deployment, d is nil.
 func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha1.Icecream, d *appsv1.Deployment) (string, error) {
 	now := flavourOf(d)
-	failed := now == r.Image && timedOut(d)
+	failed := now == r.Image && timedOut(d) && !upgradedTo(ice, r.Image) // a later rollout of the same image is no upgrade
 	if !r.SaveFlavours || now == r.Image && !failed {
 		return r.Image, nil
 	}
@@ -45,6 +45,8 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(ice, controllerv1alpha1.GroupVersion.WithKind("Icecream"))}}}
 	case err != nil:
 		return "", err
+	case !metav1.IsControlledBy(saved, ice) && d == nil:
+		return r.Image, nil // there is nothing to save
 	case !metav1.IsControlledBy(saved, ice): // to overwrite it would lose somebody's data, and not to save would lose ours
 		return "", apierrors.NewForbidden(corev1.Resource("configmaps"), name.Name, errForeign)
 	}
@@ -76,7 +78,7 @@ func nextFlavour(want, now string, works, failed bool, saved map[string]string) 
 	switch {
 	case failed && last != "" && last != want:
 		return last, map[string]string{savedFlavour: last, failedFlavour: want}
-	case saved[failedFlavour] == want: // until the controller has another image
+	case last != "" && saved[failedFlavour] == want: // until the controller has another image
 		return last, saved
 	case works && now != want:
 		return want, map[string]string{savedFlavour: now}
@@ -107,11 +109,24 @@ func givenBack(failed, last string) string {
 	return fmt.Sprintf("%s was not available in time; %s is given back", failed, last)
 }
 
-// setUpgraded adds the condition Upgraded to a status: has the Deployment the controller's image?
+const upgradedType = "Upgraded" // a condition: has the Deployment the controller's image?
+
+func upgradedMessage(image string) string { return "The flavour is " + image }
+
+// upgradedTo says whether an image has been rolled out once.
+func upgradedTo(ice *controllerv1alpha1.Icecream, image string) bool {
+	c := meta.FindStatusCondition(ice.Status.Conditions, upgradedType)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Message == upgradedMessage(image)
+}
+
+// setUpgraded adds the condition Upgraded to a status.
 func setUpgraded(status *controllerv1alpha1.IcecreamStatus, ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, image string) {
-	c := metav1.Condition{Type: "Upgraded", Status: metav1.ConditionTrue, Reason: "Upgraded", Message: "The flavour is " + image, ObservedGeneration: ice.Generation}
-	if now := flavourOf(d); now != image {
+	c := metav1.Condition{Type: upgradedType, Status: metav1.ConditionTrue, Reason: "Upgraded", Message: upgradedMessage(image), ObservedGeneration: ice.Generation}
+	switch now := flavourOf(d); {
+	case now != image:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "GivenBack", givenBack(image, now)
+	case !rolledOut(d) && !upgradedTo(ice, image):
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "Progressing", "The upgrade to "+image+" is under way"
 	}
 	meta.SetStatusCondition(&status.Conditions, c)
 }

@@ -134,9 +134,12 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 	case !owned(ice, d):
 		return nil, false, fmt.Errorf("the Deployment %s %w", d.Name, errForeign)
 	}
-	image, err := r.flavour(ctx, ice, d)
-	if err != nil {
-		return d, wrote, err
+	image, unsaved := r.flavour(ctx, ice, d)
+	if unsaved != nil {
+		if refusal(unsaved) == "" || flavourOf(d) == "" {
+			return d, wrote, unsaved
+		}
+		image = flavourOf(d) // without an upgrade, the rest goes on
 	}
 	if !wrote && d.DeletionTimestamp.IsZero() && drifted(ice, image, d) {
 		// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
@@ -152,7 +155,7 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 	if wrote {
 		m.wrote(d)
 	}
-	return d, wrote, nil
+	return d, wrote, unsaved
 }
 
 // create sends a POST, because an apply would take over whatever has that name. If there is
