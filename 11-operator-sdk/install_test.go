@@ -16,8 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/icecreamtest"
@@ -78,9 +76,7 @@ func TestManifests(t *testing.T) {
 // An installation is a bundle in the namespace of a test.
 type installation struct {
 	packager
-	f       *icecreamtest.Test
-	version string
-	process *testenv.Process // where nodes run no containers
+	f *icecreamtest.Test // its process is the operator, where nodes run no containers
 }
 
 // apply applies the manifests of a version, except for the CRD, which other tests use as well,
@@ -111,14 +107,18 @@ func (i *installation) apply(version string) {
 	if i.Cluster().Name() == "kind" {
 		i.kubectl("rollout", "status", "deployment/icecream-controller-manager", "-n", i.Namespace, "--timeout=3m")
 	} else {
-		if i.process != nil {
-			i.f.Process = i.process
-			i.f.Stop()
-		}
-		i.process = i.Start(testenv.Command{Path: i.Program("./10-kubebuilder/icecream/cmd"), Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
+		i.stop()
+		i.f.Process = i.Start(testenv.Command{Path: i.Program("./10-kubebuilder/icecream/cmd"), Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
 			Args: slices.Concat(args, []string{"--namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
 	}
-	i.version = version
+}
+
+// stop ends the operator's process, if there is one.
+func (i *installation) stop() {
+	i.t.Helper()
+	if i.f.Process != nil {
+		i.f.Stop()
+	}
 }
 
 // argsOf returns the arguments of the operator's container that do not depend on its pod.
@@ -145,11 +145,7 @@ func (i *installation) kubeconfig() string {
 		i.t.Fatal(err)
 	}
 	file := filepath.Join(i.t.TempDir(), "kubeconfig")
-	config := clientcmdapi.Config{CurrentContext: "operator",
-		Clusters:  map[string]*clientcmdapi.Cluster{"it": {Server: i.Config.Host, CertificateAuthorityData: i.Config.CAData, CertificateAuthority: i.Config.CAFile}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"operator": {Token: request.Status.Token}},
-		Contexts:  map[string]*clientcmdapi.Context{"operator": {Cluster: "it", AuthInfo: "operator"}}}
-	if err := clientcmd.WriteToFile(config, file); err != nil {
+	if err := i.f.Proxy.WriteKubeconfig(file, i.Namespace, request.Status.Token); err != nil {
 		i.t.Fatal(err)
 	}
 	return file
@@ -252,10 +248,7 @@ func TestInstalled(t *testing.T) {
 
 	// The operator goes, and what it has made for people stays.
 	const all = "deployments,serviceaccounts,roles,rolebindings"
-	if i.process != nil {
-		i.f.Process = i.process
-		i.f.Stop()
-	}
+	i.stop()
 	i.kubectl("delete", all, "-n", e.Namespace, "-l", "olm.owner=icecream.v0.2.0")
 	if left := i.kubectl("get", all, "-n", e.Namespace, "-l", "olm.owner", "-o", "name"); left != "" {
 		t.Errorf("left behind:\n%s", left)

@@ -133,15 +133,18 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 		return nil, false, err
 	case !owned(ice, d):
 		return nil, false, fmt.Errorf("the Deployment %s %w", d.Name, errForeign)
+	case wrote:
+		m.wrote(d)
+		return d, true, nil
 	}
 	image, unsaved := r.flavour(ctx, ice, d)
 	if unsaved != nil {
 		if refusal(unsaved) == "" || flavourOf(d) == "" {
-			return d, wrote, unsaved
+			return d, false, unsaved
 		}
 		image = flavourOf(d) // without an upgrade, the rest goes on
 	}
-	if !wrote && d.DeletionTimestamp.IsZero() && drifted(ice, image, d) {
+	if d.DeletionTimestamp.IsZero() && drifted(ice, image, d) {
 		// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
 		wanted := deploymentFor(ice, image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
 		if err := r.Apply(ctx, wanted, FieldManager, client.ForceOwnership); err != nil {
@@ -151,8 +154,6 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 		if err := convert(wanted, d); err != nil { // the answer is in there now
 			return nil, true, err
 		}
-	}
-	if wrote {
 		m.wrote(d)
 	}
 	return d, wrote, unsaved
