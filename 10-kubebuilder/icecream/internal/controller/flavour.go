@@ -35,6 +35,9 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 	if !r.SaveFlavours || now == r.Image && !failed {
 		return r.Image, nil
 	}
+	if now != "" && d.Status.ObservedGeneration < d.Generation {
+		return now, nil // nobody knows whether it works before its controller has looked; that is an event
+	}
 	name := client.ObjectKey{Namespace: ice.Namespace, Name: ice.Name + "-flavour"}
 	saved := &corev1.ConfigMap{}
 	err := r.Live.Get(ctx, name, saved) // the cache has no ConfigMaps
