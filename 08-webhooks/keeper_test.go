@@ -1,0 +1,316 @@
+package webhooks
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// A keeperTest is cert-keeper behind a fault proxy.
+type keeperTest struct {
+	*controllertest.Controller
+	t testing.TB
+}
+
+func newKeeperTest(t testing.TB, args ...string) *keeperTest {
+	t.Helper()
+	e := testenv.New(t)
+	return &keeperTest{controllertest.New(t, e, e.Program("./08-webhooks/cert-keeper"), append([]string{"-settle", "1s"}, args...)...), t}
+}
+
+func (k *keeperTest) must(err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// asks makes a Service that asks for a certificate.
+func (k *keeperTest) asks(name, secret, hosts string) {
+	k.t.Helper()
+	_, err := k.Client.CoreV1().Services(k.Namespace).Create(k.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"cert-keeper.k8s-go.openshift.org/secret": secret, "cert-keeper.k8s-go.openshift.org/hosts": hosts}},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone},
+	}, metav1.CreateOptions{})
+	k.must(err)
+}
+
+func (k *keeperTest) secret(name string) *corev1.Secret {
+	k.t.Helper()
+	var secret *corev1.Secret
+	k.Eventually(time.Minute, func(ctx context.Context) (err error) {
+		secret, err = k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, name, metav1.GetOptions{})
+		return err
+	})
+	return secret
+}
+
+// event waits for an Event that says something.
+func (k *keeperTest) event(reason, text string) {
+	k.t.Helper()
+	k.Eventually(time.Minute, func(ctx context.Context) error {
+		events, err := k.Client.EventsV1().Events(k.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Reason == reason && strings.Contains(e.Note, text) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d Events, none is %s and says %q", len(events.Items), reason, text)
+	})
+}
+
+// What somebody else has made stays, and what nobody may have is refused; both are said, and do
+// not keep others from their certificates.
+func TestKeeperRefuses(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1,example.org")
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Data: map[string][]byte{"mine": []byte("yes")}}
+	foreign, err := k.Client.CoreV1().Secrets(k.Namespace).Create(k.Context(), foreign, metav1.CreateOptions{})
+	k.must(err)
+	k.asks("a", "taken", "")
+	k.asks("b", "b-tls", "kubernetes.default.svc")
+	k.asks("c", "c-tls", " 127.0.0.1, example.org")
+	k.asks("d", "c-tls", "")
+	k.asks("e", "cert-keeper-ca", "")
+	k.Start()
+	k.event("Refused", "the Secret taken belongs to somebody else")
+	k.event("Refused", "the host kubernetes.default.svc is not one that -allow-hosts lists")
+	k.event("Refused", "the Secret c-tls is that of the Service c")
+	k.event("Refused", "the Secret cert-keeper-ca belongs to somebody else")
+	if got := k.secret("c-tls"); got.Type != corev1.SecretTypeTLS || len(got.Data["tls.key"]) == 0 {
+		t.Errorf("the Secret of c is %v", got)
+	}
+	k.must(k.Hold(2*time.Second, func() error {
+		now := k.secret("taken")
+		if now.ResourceVersion != foreign.ResourceVersion {
+			return fmt.Errorf("the foreign Secret was written: %v", now.ManagedFields)
+		}
+		if _, err := k.Client.CoreV1().Secrets(k.Namespace).Get(k.Context(), "b-tls", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("b has a certificate (%v)", err)
+		}
+		return nil
+	}))
+	// A rotation goes on all the same.
+	before := k.secret("cert-keeper-ca")
+	k.rotate()
+	k.rotated(before)
+}
+
+func (k *keeperTest) rotate() {
+	k.t.Helper()
+	_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(k.Context(), "cert-keeper-ca", types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/rotate": ""}}}`), metav1.PatchOptions{})
+	k.must(err)
+}
+
+// rotated waits until another CA than before is trusted, alone.
+func (k *keeperTest) rotated(before *corev1.Secret) {
+	k.t.Helper()
+	k.Eventually(time.Minute, func(ctx context.Context) error {
+		now, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, "cert-keeper-ca", metav1.GetOptions{})
+		if err == nil && (bytes.Equal(now.Data["signing.crt"], before.Data["signing.crt"]) || !bytes.Equal(now.Data["signing.crt"], now.Data["trusted.crt"])) {
+			err = errors.New("the rotation has not ended")
+		}
+		return err
+	})
+}
+
+// configuration makes one that is asked about nothing, because no such resource exists.
+func (k *keeperTest) configuration(name, inject string) {
+	k.t.Helper()
+	configurations := k.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	webhook := func(name string) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{Name: name + ".example.org", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
+			Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{k.Namespace + ".example.org"}, APIVersions: []string{"v1"}, Resources: []string{"nothing"}}}}}
+	}
+	c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"cert-keeper.k8s-go.openshift.org/inject-ca": inject}},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{webhook("one"), webhook("two")}}
+	k.t.Cleanup(func() {
+		if err := configurations.Delete(context.WithoutCancel(k.Context()), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			k.t.Error(err)
+		}
+	})
+	_, err := configurations.Create(k.Context(), c, metav1.CreateOptions{})
+	k.must(err)
+}
+
+// bundles returns what the webhooks of a configuration trust.
+func (k *keeperTest) bundles(name string) (all [][]byte) {
+	k.t.Helper()
+	c, err := k.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(k.Context(), name, metav1.GetOptions{})
+	k.must(err)
+	for _, w := range c.Webhooks {
+		all = append(all, w.ClientConfig.CABundle)
+	}
+	return all
+}
+
+// Killed in each phase, and even after each write, a rotation goes on where it was, and never
+// trusts less than what somebody still serves.
+func TestKeeperRestarts(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("web", "web-tls", "")
+	mine, other := k.Namespace, "other-"+k.Namespace
+	k.configuration(mine, k.Namespace+"/cert-keeper-ca")
+	k.configuration(other, "elsewhere/cert-keeper-ca")
+	crd := crdtest.Read(t, icecreamCRD)
+	crdtest.Rename(crd, k.Namespace+".example.org")
+	crd.Annotations = map[string]string{"cert-keeper.k8s-go.openshift.org/inject-ca": k.Namespace + "/cert-keeper-ca"}
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+		ConversionReviewVersions: []string{"v1"}, ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")}}}
+	k.must(crdtest.Create(t, k.Env, crd))
+	k.Start()
+	injected := func(ctx context.Context) error {
+		authority, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, "cert-keeper-ca", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, bundle := range k.bundles(mine) {
+			if !bytes.Equal(bundle, authority.Data["trusted.crt"]) {
+				return fmt.Errorf("the bundle is %q", bundle)
+			}
+		}
+		now, err := crdtest.Client(t, k.Env).ApiextensionsV1().CustomResourceDefinitions().Get(ctx, crd.Name, metav1.GetOptions{})
+		if err == nil && !bytes.Equal(now.Spec.Conversion.Webhook.ClientConfig.CABundle, authority.Data["trusted.crt"]) {
+			err = fmt.Errorf("the bundle of the CRD is %q", now.Spec.Conversion.Webhook.ClientConfig.CABundle)
+		}
+		return err
+	}
+	k.Eventually(time.Minute, injected)
+	before, leaf := k.secret("cert-keeper-ca"), k.secret("web-tls")
+	k.rotate()
+
+	restart := func() { k.Kill(); k.Launch() }
+	k.Eventually(time.Minute, func(ctx context.Context) error { // introduce: the old one signs, both are trusted
+		now := k.secret("cert-keeper-ca")
+		if len(now.Data["next.crt"]) == 0 {
+			return errors.New("there is no next CA")
+		}
+		return injected(ctx)
+	})
+	restart()
+	if now := k.secret("cert-keeper-ca"); !bytes.Contains(now.Data["trusted.crt"], before.Data["signing.crt"]) {
+		t.Error("the old CA is not trusted any more, and it still signs")
+	}
+	k.Eventually(time.Minute, func(ctx context.Context) error { // replace: the new one signs, both are trusted
+		now := k.secret("cert-keeper-ca")
+		if bytes.Equal(now.Data["signing.crt"], before.Data["signing.crt"]) {
+			return errors.New("the old CA signs")
+		}
+		return nil
+	})
+	for _, bundle := range k.bundles(mine) {
+		if !bytes.Contains(bundle, before.Data["signing.crt"]) {
+			t.Error("the old CA is not trusted any more, and a server may still have its certificate")
+		}
+	}
+	restart()
+	k.rotated(before)
+	k.Eventually(time.Minute, injected)
+	if now := k.secret("web-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) || now.UID != leaf.UID {
+		t.Error("the certificate is the old one, or the Secret was made again")
+	}
+	for _, bundle := range k.bundles(other) {
+		if len(bundle) > 0 {
+			t.Errorf("a configuration that asks for another CA got %q", bundle)
+		}
+	}
+
+	// At rest nothing is written, after a restart as well.
+	restart()
+	k.WaitReady()
+	writes := len(k.Writes())
+	k.must(k.Hold(3*time.Second, func() error {
+		if now := k.Writes(); len(now) > writes {
+			return fmt.Errorf("written at rest: %v", now[writes:])
+		}
+		return nil
+	}))
+
+	// What is lost is made again; what people remove is filled in again.
+	k.must(k.Client.CoreV1().Secrets(k.Namespace).Delete(k.Context(), "web-tls", metav1.DeleteOptions{}))
+	k.secret("web-tls")
+	_, err := k.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(k.Context(), mine, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]`), metav1.PatchOptions{})
+	k.must(err)
+	k.Eventually(time.Minute, injected)
+	service, err := k.Client.CoreV1().Services(k.Namespace).Get(k.Context(), "web", metav1.GetOptions{})
+	k.must(err)
+	if !metav1.IsControlledBy(k.secret("web-tls"), service) { // or it would not go with its Service
+		t.Errorf("the Secret belongs to %v", k.secret("web-tls").OwnerReferences)
+	}
+	k.Stop()
+}
+
+// A CA that cannot be read is not replaced: nobody would trust what the new one signs.
+func TestKeeperKeepsADamagedCA(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("web", "web-tls", "")
+	k.Start()
+	leaf := k.secret("web-tls")
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
+	damaged, err := secrets.Patch(k.Context(), "cert-keeper-ca", types.MergePatchType, []byte(`{"data": {"signing.key": "bm8ga2V5"}}`), metav1.PatchOptions{})
+	k.must(err)
+	k.Eventually(time.Minute, func(context.Context) error {
+		if !strings.Contains(k.Process.Stderr(), "is no CA: signing.crt and signing.key: tls: failed to find any PEM data in key input; restore it, or delete it") {
+			return errors.New("the log does not say so")
+		}
+		return nil
+	})
+	k.must(k.Hold(2*time.Second, func() error {
+		if now := k.secret("cert-keeper-ca"); now.ResourceVersion != damaged.ResourceVersion || k.secret("web-tls").ResourceVersion != leaf.ResourceVersion {
+			return errors.New("it was written")
+		}
+		return nil
+	}))
+	k.must(secrets.Delete(k.Context(), "cert-keeper-ca", metav1.DeleteOptions{}))
+	k.Eventually(time.Minute, func(context.Context) error {
+		if bytes.Equal(k.secret("web-tls").Data["tls.crt"], leaf.Data["tls.crt"]) {
+			return errors.New("the certificate is that of the old CA")
+		}
+		return nil
+	})
+}
+
+// Options that cannot work are refused, with the reason.
+func TestKeeperOptions(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	program := e.Program("./08-webhooks/cert-keeper")
+	for want, args := range map[string][]string{
+		"-ca nowhere: want NAMESPACE/NAME":       {"-ca", "nowhere"},
+		"has to be in the namespace here":        {"-namespace", "here", "-ca", "there/ca"},
+		"-leaf-lifetime has to be at least 10s":  {"-leaf-lifetime", "1s"},
+		"-ca-lifetime at least as long as that":  {"-leaf-lifetime", "2h", "-ca-lifetime", "1h"},
+		"listening for health and metrics (-lis": {"-namespace", e.Namespace, "-listen", "256.0.0.1:0"},
+	} {
+		if r := e.Run(testenv.Command{Path: program, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, want 1 and %q:\n%s", args, r.ExitCode, want, r.Stderr)
+		}
+	}
+	if r := e.Run(testenv.Command{Path: e.Program("./08-webhooks/webhook")}); r.ExitCode != 1 || !slices.Contains(strings.Fields(r.Stderr), "-cert-dir") {
+		t.Errorf("webhook without -cert-dir: exit code %d\n%s", r.ExitCode, r.Stderr)
+	}
+}

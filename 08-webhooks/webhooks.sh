@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# webhooks.sh: source it after 03-informer/faults.sh, from the root of the clone. It builds the
+# programs of this step, and defines:
+#   $HERE           the address of this machine, as the API server reaches it
+#   serve [ARG...]  end the webhook that runs, and start another one, at $ADDRESS
+#   registered FILE print a file with $ADDRESS in it, as the API server has to know it
+#   in_force        wait until the webhooks are asked, and answer
+#   stop PROGRAM    end what start has started
+
+go build -o "$FAULTS_BIN/" ./08-webhooks/... || return 1
+HERE=$("$FAULTS_BIN/address") || return 1
+ADDRESS=
+
+serve() {
+  local tries
+  if [[ -n ${webhook:-} ]]; then
+    kill "$webhook" 2>/dev/null
+    wait "$webhook" 2>/dev/null
+  fi
+  : >"$FAULTS/webhook"
+  "$FAULTS_BIN/webhook" -listen "${ADDRESS:-$HERE:0}" -cert-dir "$FAULTS/certificate" "$@" >"$FAULTS/webhook" 2>&1 &
+  webhook=$!
+  FAULTS_PIDS+=("$webhook")
+  for ((tries = 0; tries < 600; tries++)); do # a minute
+    ADDRESS=$(sed -n 's/.*"Listening" address="\([^"]*\)".*/\1/p' "$FAULTS/webhook")
+    [[ -n $ADDRESS ]] && return
+    sleep 0.1
+  done
+  cat "$FAULTS/webhook"
+  return 1
+}
+
+registered() { sed "s/ADDRESS/$ADDRESS/" "08-webhooks/$1"; }
+
+in_force() {
+  local tries
+  for ((tries = 0; tries < 300; tries++)); do
+    [[ $(kubectl create --dry-run=server -o name -f - 2>/dev/null <<<"{apiVersion: controller.nicoleh.io/v1alpha1, kind: Icecream, metadata: {name: probe, namespace: $FAULTS_NAMESPACE}}") ]] && return
+    sleep 0.2
+  done
+  return 1
+}
+
+stop() {
+  local pid
+  pid=$(pgrep -f "^$FAULTS_BIN/$1 ")
+  kill "$pid" && wait "$pid"
+}
