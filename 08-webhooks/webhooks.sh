@@ -18,7 +18,7 @@ serve() {
     wait "$webhook" 2>/dev/null
   fi
   : >"$FAULTS/webhook"
-  "$FAULTS_BIN/webhook" -listen "${ADDRESS:-$HERE:0}" -cert-dir "$FAULTS/certificate" "$@" >"$FAULTS/webhook" 2>&1 &
+  "$FAULTS_BIN/webhook" -listen "${ADDRESS:-${HERE}:0}" -cert-dir "$FAULTS/certificate" "$@" >"$FAULTS/webhook" 2>&1 &
   webhook=$!
   FAULTS_PIDS+=("$webhook")
   for ((tries = 0; tries < 600; tries++)); do # a minute
@@ -43,6 +43,12 @@ in_force() {
 
 stop() {
   local pid
-  pid=$(pgrep -f "^$FAULTS_BIN/$1 ")
-  kill "$pid" && wait "$pid"
+  for pid in "${FAULTS_PIDS[@]}"; do
+    if [[ $(ps -o args= -p "$pid") == "$FAULTS_BIN/$1 "* ]]; then
+      kill "$pid" && wait "$pid"
+      return
+    fi
+  done
+  echo "stop: $1 does not run" >&2
+  return 1
 }

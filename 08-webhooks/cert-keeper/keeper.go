@@ -329,8 +329,9 @@ func (k *keeper) foreign(ctx context.Context, name cache.ObjectName) (bool, erro
 
 // hosts are what a Service's certificate is for.
 func (k *keeper) hosts(service *corev1.Service) ([]string, error) {
-	name := service.Name + "." + service.Namespace
-	hosts := []string{name + ".svc", name + ".svc.cluster.local", name, service.Name} // the API server asks for the first one
+	name := service.Name + "." + service.Namespace + ".svc"
+	// The API server asks for the first one. Shorter names mean other Services in other namespaces.
+	hosts := []string{name, name + ".cluster.local"}
 	for host := range strings.SplitSeq(service.Annotations[hostsAnnotation], ",") {
 		switch host = strings.TrimSpace(host); {
 		case host == "":
