@@ -261,7 +261,7 @@ func TestRotation(t *testing.T) {
 				t.Fatalf("load says: %v\n%s%s", err, r.Stdout, r.Stderr)
 			}
 			t.Logf("%d rotations: %s", tc.rotations, r.Stdout)
-			if changes < 100*tc.rotations {
+			if changes < 20*tc.rotations { // a few hundred here; fewer would prove nothing
 				t.Errorf("only %d changes", changes)
 			}
 			if (refused > 0) != (name == "naive") {

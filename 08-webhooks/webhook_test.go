@@ -379,8 +379,8 @@ func TestFailurePolicy(t *testing.T) {
 	}{
 		"away, Fail":   {admissionregistrationv1.Fail, "", "connect: connection refused"},
 		"away, Ignore": {admissionregistrationv1.Ignore, "", ""},
-		"slow, Fail":   {admissionregistrationv1.Fail, "3s", "context deadline exceeded"},
-		"slow, Ignore": {admissionregistrationv1.Ignore, "3s", ""},
+		"slow, Fail":   {admissionregistrationv1.Fail, "30s", "context deadline exceeded"},
+		"slow, Ignore": {admissionregistrationv1.Ignore, "30s", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -392,13 +392,14 @@ func TestFailurePolicy(t *testing.T) {
 			s.register(func(v *admissionregistrationv1.ValidatingWebhookConfiguration) {
 				for i := range v.Webhooks {
 					v.Webhooks[i].FailurePolicy, v.Webhooks[i].TimeoutSeconds = &tc.policy, new(int32)
-					*v.Webhooks[i].TimeoutSeconds = 1
+					*v.Webhooks[i].TimeoutSeconds = 3
 				}
 			})
 			s.inForce()
-			if _, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(s.Context(), icecream("vanilla", "vanilla"), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			s.Eventually(time.Minute, func(ctx context.Context) error { // a busy machine can be too slow once
+				_, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("vanilla", "vanilla"), metav1.CreateOptions{})
+				return err
+			})
 			if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -413,8 +414,8 @@ func TestFailurePolicy(t *testing.T) {
 			if tc.says == "" && err != nil || tc.says != "" && (!apierrors.IsInternalError(err) || !strings.Contains(err.Error(), tc.says)) {
 				t.Errorf("got %v, want %q", err, tc.says)
 			}
-			if tc.slow != "" && took < time.Second {
-				t.Errorf("it took %s, want the second of timeoutSeconds", took)
+			if tc.slow != "" && took < 3*time.Second {
+				t.Errorf("it took %s, want the 3s of timeoutSeconds", took)
 			}
 		})
 	}
@@ -424,7 +425,7 @@ func TestFailurePolicy(t *testing.T) {
 func TestReady(t *testing.T) {
 	t.Parallel()
 	s := newSetup(t)
-	s.webhook = s.Start(testenv.Command{Path: s.Program("./08-webhooks/webhook"), Args: []string{"-listen", s.address + ":0", "-cert-dir", s.dir, "-drain", "5s"}})
+	s.webhook = s.Start(testenv.Command{Path: s.Program("./08-webhooks/webhook"), Args: []string{"-listen", s.address + ":0", "-cert-dir", s.dir, "-drain", "15s"}})
 	var health string
 	s.Eventually(time.Minute, func(context.Context) error {
 		_, rest, ok := strings.Cut(s.webhook.Stderr(), `"Listening for health and metrics" address="`)
