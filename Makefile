@@ -74,6 +74,7 @@ help:
 ##   make test-unit        only the tests that need no cluster
 ##   make test-e2e         only every step's e2e tests
 ##   RERUN=1               before a test command: at most 3 tests that fail run once more, alone; those that pass then are named FLAKY
+##   SKIP=regexp           before a test command: leaves out the tests with such names
 ##   make test-proxy       every README through the fault proxy, as in a terminal of make web (in any test: READMES=proxy)
 ##   make test-browser     the page of make web, clicked through in Chromium
 ##   make test-race        the tests that can race, and the programs that they start, under the race detector

@@ -54,6 +54,10 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 		seed = strconv.Itoa(rand.IntN(1_000_000))
 	}
 	fmt.Printf("Exercises: make prove SEED=%s tries the same mistakes again, make prove all of them\n", seed)
+	skip := os.Getenv("SKIP")
+	if _, err := regexp.Compile(skip); err != nil {
+		return fmt.Errorf("SKIP is not a regular expression of tests to leave out: %w", err)
+	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
 		packages, err := listTests(ctx, ws, pattern)
 		if err != nil {
@@ -64,7 +68,14 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 		if containers, err := c.Containers(ctx); err != nil || containers {
 			atOnce = 1
 		}
-		return runTests(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), packages, atOnce)
+		lanes := testrun.Lanes(packages, atOnce)
+		if skip != "" {
+			fmt.Printf("Left out: the tests that match SKIP=%s\n", skip)
+			for i := range lanes {
+				lanes[i] = append([]string{"-skip=" + skip}, lanes[i]...)
+			}
+		}
+		return runLanes(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), lanes)
 	})
 }
 
