@@ -206,7 +206,14 @@ func TestProtocol(t *testing.T) {
 		"no request":         {"POST", "/mutate-icecream", "application/json", review(func(r *admissionv1.AdmissionReview) { r.Request = nil }), 400, "no request with a UID"},
 		"no UID":             {"POST", "/mutate-icecream", "application/json", review(func(r *admissionv1.AdmissionReview) { r.Request.UID = "" }), 400, "no request with a UID"},
 		"no object":          {"POST", "/mutate-icecream", "application/json", review(func(r *admissionv1.AdmissionReview) { r.Request.Object = runtime.RawExtension{} }), 500, "reading the object"},
-		"too large":          {"POST", "/mutate-icecream", "application/json", append(review(same), bytes.Repeat([]byte(" "), 7<<20)...), 413, "larger than 7340032 bytes"},
+		"a conversion": {"POST", "/convert-icecream", "application/json",
+			[]byte(`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {"uid": "42", "desiredAPIVersion": "controller.nicoleh.io/v1", "objects": [{"apiVersion": "controller.nicoleh.io/v1alpha1", "kind": "Icecream", "metadata": {"name": "a"}, "spec": {"deploymentName": "b", "replicas": 2}}]}}`),
+			200, `"spec":{"deployment":{"name":"b","portions":200}}`},
+		"a conversion to nowhere": {"POST", "/convert-icecream", "application/json",
+			[]byte(`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {"uid": "42", "desiredAPIVersion": "controller.nicoleh.io/v2", "objects": [{"apiVersion": "controller.nicoleh.io/v1", "kind": "Icecream", "metadata": {"name": "a"}}]}}`),
+			200, `"status":"Failure","message":"object 0, /a: nothing converts controller.nicoleh.io/v1 Icecream to controller.nicoleh.io/v2"`},
+		"a conversion of nothing": {"POST", "/convert-icecream", "application/json", review(same), 400, "only apiextensions.k8s.io/v1 ConversionReview with one"},
+		"too large":               {"POST", "/mutate-icecream", "application/json", append(review(same), bytes.Repeat([]byte(" "), 7<<20)...), 413, "larger than 7340032 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), tc.method, "https://"+s.listens+tc.path, bytes.NewReader(tc.body))

@@ -11,7 +11,6 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 )
 
@@ -35,6 +34,7 @@ func (d decider) handler() http.Handler {
 	} {
 		mux.Handle("POST "+path, review(f))
 	}
+	mux.HandleFunc("POST /convert-icecream", convert)
 	return mux
 }
 
@@ -42,27 +42,16 @@ func (d decider) handler() http.Handler {
 // in, and one with a response of the same UID goes out.
 func review(f decide) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-			http.Error(w, "the Content-Type has to be application/json", http.StatusUnsupportedMediaType)
-			return
-		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-			http.Error(w, fmt.Sprintf("the body is larger than %d bytes", maxBody), http.StatusRequestEntityTooLarge)
-			return
-		}
 		var asked admissionv1.AdmissionReview
-		if err == nil {
-			err = json.Unmarshal(body, &asked)
+		if !read(w, r, maxBody, &asked) {
+			return
 		}
-		if err == nil && (asked.APIVersion != admissionv1.SchemeGroupVersion.String() || asked.Kind != "AdmissionReview") {
-			err = fmt.Errorf("%s %s is not understood, only %s AdmissionReview", asked.APIVersion, asked.Kind, admissionv1.SchemeGroupVersion)
+		if asked.APIVersion != admissionv1.SchemeGroupVersion.String() || asked.Kind != "AdmissionReview" {
+			http.Error(w, fmt.Sprintf("%s %s is not understood, only %s AdmissionReview", asked.APIVersion, asked.Kind, admissionv1.SchemeGroupVersion), http.StatusBadRequest)
+			return
 		}
-		if err == nil && (asked.Request == nil || asked.Request.UID == "") {
-			err = errors.New("there is no request with a UID in it")
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+		if asked.Request == nil || asked.Request.UID == "" {
+			http.Error(w, "there is no request with a UID in it", http.StatusBadRequest)
 			return
 		}
 
@@ -78,15 +67,36 @@ func review(f decide) http.Handler {
 			response = &admissionv1.AdmissionResponse{Result: &status}
 		}
 		response.UID = asked.Request.UID
-		answer := admissionv1.AdmissionReview{
-			TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-			Response: response,
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(answer); err != nil {
-			klog.FromContext(r.Context()).V(2).Info("The answer was not read", "err", err) // the API server has stopped waiting
-		}
+		write(w, r, admissionv1.AdmissionReview{TypeMeta: asked.TypeMeta, Response: response})
 	})
+}
+
+// read decodes a request of the API server, or refuses it and returns false.
+func read(w http.ResponseWriter, r *http.Request, limit int64, into any) bool {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		http.Error(w, "the Content-Type has to be application/json", http.StatusUnsupportedMediaType)
+		return false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		http.Error(w, fmt.Sprintf("the body is larger than %d bytes", limit), http.StatusRequestEntityTooLarge)
+		return false
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return err == nil
+}
+
+// write encodes an answer.
+func write(w http.ResponseWriter, r *http.Request, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		klog.FromContext(r.Context()).V(2).Info("The answer was not read", "err", err) // the API server has stopped waiting
+	}
 }
 
 // allowed is the answer "yes", with a change of the object if there is one.

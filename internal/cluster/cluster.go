@@ -257,10 +257,21 @@ func environ(ws workspace.Workspace, p provider) []string {
 	return append(env,
 		"CLUSTER="+p.name(),
 		"KUBECONFIG="+p.kubeconfig(),
-		"KUBECACHEDIR="+filepath.Join(filepath.Dir(p.kubeconfig()), "kubectl-cache"),
+		"KUBECACHEDIR="+kubectlCache(p),
 		"KUBERC=off",
 		"PATH="+ws.Bin("")+string(filepath.ListSeparator)+os.Getenv("PATH"),
 	)
+}
+
+// ForgetDiscovery makes kubectl ask the cluster again which kinds there are, and in which
+// versions. It remembers that for six hours (ToDiscoveryClient in k8s.io/cli-runtime), and
+// would go on asking for the version of a definition that has been replaced.
+func (c *Cluster) ForgetDiscovery() error {
+	return os.RemoveAll(filepath.Join(kubectlCache(c.p), "discovery"))
+}
+
+func kubectlCache(p provider) string {
+	return filepath.Join(filepath.Dir(p.kubeconfig()), "kubectl-cache")
 }
 
 // Config returns a client configuration for the cluster; see Config.

@@ -145,4 +145,9 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 	if err := crdwait.Gone(ctx, e.Config, deleted...); err != nil {
 		t.Error(err)
 	}
+	if len(deleted) > 0 {
+		if err := e.Cluster().ForgetDiscovery(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -104,6 +105,9 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 // deleted, named as in "widgets.example.org". The controller that would have done
 // so has ended. A definition that is gone already is no error.
 func Release(ctx context.Context, config *rest.Config, definition string) error {
+	if err := stopConverting(ctx, config, definition); err != nil {
+		return err
+	}
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
 		return err
@@ -142,6 +146,24 @@ func Release(ctx context.Context, config *rest.Config, definition string) error 
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// stopConverting takes a definition's conversion webhook away, whose server has ended, too:
+// the objects that it would be asked about could not even be deleted.
+func stopConverting(ctx context.Context, config *rest.Config, definition string) error {
+	client, err := clientset.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+	found, err := definitions.Get(ctx, definition, metav1.GetOptions{})
+	if err == nil && found.Spec.Conversion != nil && found.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
+		_, err = definitions.Patch(ctx, definition, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}]`), metav1.PatchOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // clusterScopedKinds asks the server which kinds are cluster-scoped and can be

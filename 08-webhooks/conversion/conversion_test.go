@@ -1,0 +1,37 @@
+package conversion
+
+import (
+	"encoding/json"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// What people do to an Icecream of v1alpha1 that is kept as v1.
+func TestAnnotation(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ annotation, replicas, want string }{
+		"nothing":             {`{"portions": 250, "toppings": ["nuts"]}`, "3", `{"deployment":{"name":"a","portions":250},"toppings":["nuts"]}`},
+		"other pods":          {`{"portions": 250, "toppings": ["nuts"]}`, "2", `{"deployment":{"name":"a","portions":200},"toppings":["nuts"]}`},
+		"another annotation":  {`{"portions": -9223372036854775808}`, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"no JSON":             {`{"portions": `, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"half of it is wrong": {`{"toppings": ["nuts"], "portions": "many"}`, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"the largest number":  {"", "2147483647", `{"deployment":{"name":"a","portions":214748364700}}`},
+	} {
+		var o unstructured.Unstructured
+		annotation, err := json.Marshal(tc.annotation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(`{"apiVersion": "controller.nicoleh.io/v1alpha1", "kind": "Icecream", "metadata": {"name": "a", "annotations": {"controller.nicoleh.io/v1": `+
+			string(annotation)+`}}, "spec": {"deploymentName": "a", "replicas": `+tc.replicas+`}}`), &o); err != nil {
+			t.Fatal(err)
+		}
+		if err := Convert(&o, V1); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, err := json.Marshal(o.Object["spec"]); err != nil || string(got) != tc.want || len(o.GetAnnotations()) > 0 {
+			t.Errorf("%s: %s with annotations %v (%v), want %s", name, got, o.GetAnnotations(), err, tc.want)
+		}
+	}
+}
