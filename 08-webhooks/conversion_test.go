@@ -26,11 +26,11 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-// TestConversion takes a cluster with Icecreams and their controller from v1alpha1 to v1: both
+// TestSecondVersion takes a cluster with Icecreams and their controller from v1alpha1 to v1: both
 // are served, objects are read in the version that they were not written in, the stored ones
 // are migrated, and the converter is taken away before and after that. The definition is
 // everybody's, so no other test runs beside this one.
-func TestConversion(t *testing.T) {
+func TestSecondVersion(t *testing.T) {
 	s := newSetup(t)
 	s.all("-keep-alive=false")
 	ctx := s.Context()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -265,9 +266,22 @@ func environ(ws workspace.Workspace, p provider) []string {
 
 // ForgetDiscovery makes kubectl ask the cluster again which kinds there are, and in which
 // versions. It remembers that for six hours (ToDiscoveryClient in k8s.io/cli-runtime), and
-// would go on asking for the version of a definition that has been replaced.
+// would go on asking for the version of a definition that has been replaced. A kubectl
+// that runs may be writing there: what it knows is moved aside before it is deleted.
 func (c *Cluster) ForgetDiscovery() error {
-	return os.RemoveAll(filepath.Join(kubectlCache(c.p), "discovery"))
+	known := filepath.Join(kubectlCache(c.p), "discovery")
+	if _, err := os.Stat(known); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	aside, err := os.MkdirTemp(kubectlCache(c.p), "forgotten-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside) //nolint:errcheck // kubectl does not look there
+	if err := os.Rename(known, filepath.Join(aside, "discovery")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func kubectlCache(p provider) string {

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -529,5 +530,40 @@ func TestKindFailureIsShort(t *testing.T) {
 	}
 	if log, err := os.ReadFile(ws.Path("logs", "kind.log")); err != nil || len(log) != 60_000 {
 		t.Errorf("kind's output was not kept: %d bytes, %v", len(log), err)
+	}
+}
+
+// Lessons beside each other forget at the same time, and while their kubectls write.
+func TestForgetDiscoveryWhileKubectlWrites(t *testing.T) {
+	ws := clone(t)
+	c := &Cluster{ws: ws, p: &kwok{ws: ws}}
+	server := filepath.Join(kubectlCache(c.p), "discovery", "127.0.0.1_1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			_ = os.MkdirAll(server, 0o755)
+			_ = os.WriteFile(filepath.Join(server, fmt.Sprint(i)), nil, 0o644)
+		}
+	})
+	var lessons sync.WaitGroup
+	for range 2 {
+		lessons.Go(func() {
+			for range 500 {
+				if err := c.ForgetDiscovery(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	lessons.Wait()
+	cancel()
+	writers.Wait()
+	if err := c.ForgetDiscovery(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(kubectlCache(c.p)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
