@@ -277,7 +277,7 @@ func (c *Cluster) ForgetDiscovery() error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(aside) //nolint:errcheck // kubectl does not look there
+	defer os.RemoveAll(aside)
 	if err := os.Rename(known, filepath.Join(aside, "discovery")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -70,8 +70,10 @@ func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step
 	if err := removeClusterScoped(ctx, config, values, p.Namespace(s)); err != nil {
 		return err
 	}
-	if err := c.ForgetDiscovery(); err != nil {
-		return err
+	if len(values) > 0 { // there may have been definitions
+		if err := c.ForgetDiscovery(); err != nil {
+			return err
+		}
 	}
 	return removeNamespace(ctx, config, p.Namespace(s))
 }
