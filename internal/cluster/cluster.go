@@ -269,19 +269,19 @@ func environ(ws workspace.Workspace, p provider) []string {
 // would go on asking for the version of a definition that has been replaced. A kubectl
 // that runs may be writing there: what it knows is moved aside before it is deleted.
 func (c *Cluster) ForgetDiscovery() error {
-	known := filepath.Join(kubectlCache(c.p), "discovery")
-	if _, err := os.Stat(known); errors.Is(err, fs.ErrNotExist) {
+	aside, err := os.MkdirTemp(kubectlCache(c.p), "forgotten-")
+	if err == nil {
+		defer func() {
+			for tries := 0; os.RemoveAll(aside) != nil && tries < 10; tries++ {
+				// A file has been made there by a write that was under way.
+			}
+		}()
+		err = os.Rename(filepath.Join(kubectlCache(c.p), "discovery"), filepath.Join(aside, "discovery"))
+	}
+	if errors.Is(err, fs.ErrNotExist) { // kubectl has not asked yet
 		return nil
 	}
-	aside, err := os.MkdirTemp(kubectlCache(c.p), "forgotten-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(aside)
-	if err := os.Rename(known, filepath.Join(aside, "discovery")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return err
 }
 
 func kubectlCache(p provider) string {

@@ -539,13 +539,18 @@ func TestForgetDiscoveryWhileKubectlWrites(t *testing.T) {
 	c := &Cluster{ws: ws, p: &kwok{ws: ws}}
 	server := filepath.Join(kubectlCache(c.p), "discovery", "127.0.0.1_1")
 	ctx, cancel := context.WithCancel(t.Context())
+	began := make(chan struct{})
 	var writers sync.WaitGroup
 	writers.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			_ = os.MkdirAll(server, 0o755)
 			_ = os.WriteFile(filepath.Join(server, fmt.Sprint(i)), nil, 0o644)
+			if i == 0 {
+				close(began)
+			}
 		}
 	})
+	<-began // without a file there would be nothing to forget
 	var lessons sync.WaitGroup
 	for range 2 {
 		lessons.Go(func() {
