@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -315,17 +314,13 @@ func TestInCluster(t *testing.T) {
 		defer func() { stop(); <-ended }()
 		(&setup{Env: e, t: t}).rotate()
 	})
-	under("a rollout", func() {
-		if said, err := kubectl(ctx, e, "rollout", "restart", "deployment/webhook", "-n", e.Namespace); err != nil {
-			t.Fatal(said, err)
-		}
+	// settled waits until two pods are ready, and those before them have gone.
+	settled := func() (names []string) {
+		t.Helper()
 		if said, err := kubectl(ctx, e, "rollout", "status", "deployment/webhook", "-n", e.Namespace, "--timeout=3m"); err != nil {
 			t.Fatal(said, err)
 		}
-	})
-	under("an eviction", func() {
-		var names []string
-		e.Eventually(2*time.Minute, func(ctx context.Context) error { // those of the rollout have gone
+		e.Eventually(2*time.Minute, func(ctx context.Context) error {
 			pods, err := e.Client.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=webhook"})
 			if err != nil {
 				return err
@@ -334,11 +329,21 @@ func TestInCluster(t *testing.T) {
 			for _, pod := range pods.Items {
 				names = append(names, pod.Name)
 			}
-			if slices.Sort(names); len(names) != 2 {
-				return fmt.Errorf("%d pods", len(names))
+			if len(names) != 2 {
+				return fmt.Errorf("the pods are %v", names)
 			}
 			return nil
 		})
+		return names
+	}
+	under("a rollout", func() {
+		if said, err := kubectl(ctx, e, "rollout", "restart", "deployment/webhook", "-n", e.Namespace); err != nil {
+			t.Fatal(said, err)
+		}
+		settled()
+	})
+	under("an eviction", func() {
+		names := settled()
 		evict := func(pod string) error {
 			return e.Client.CoreV1().Pods(e.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}})
 		}
@@ -348,8 +353,6 @@ func TestInCluster(t *testing.T) {
 		if err := evict(names[1]); !apierrors.IsTooManyRequests(err) {
 			t.Errorf("the second eviction: %v, want 429 of the disruption budget", err)
 		}
-		if said, err := kubectl(ctx, e, "rollout", "status", "deployment/webhook", "-n", e.Namespace, "--timeout=3m"); err != nil {
-			t.Fatal(said, err)
-		}
+		settled()
 	})
 }
