@@ -466,15 +466,29 @@ func TestReady(t *testing.T) {
 	s.mount(0)
 	s.Eventually(time.Minute, is("/readyz", 200, "ok"))
 	s.Eventually(10*time.Second, is("/metrics", 200, "webhook_certificate_not_after_seconds"))
+	client := s.client()
+	client.Transport.(*http.Transport).DisableKeepAlives = false
+	ask := func() (last bool) {
+		t.Helper()
+		response, err := client.Get("https://" + listening.FindStringSubmatch(s.webhook.Stderr())[1] + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if _, err := io.Copy(io.Discard, response.Body); err != nil {
+			t.Fatal(err)
+		}
+		return response.Close
+	}
+	if ask() {
+		t.Error("while it is ready, it ends the connection")
+	}
 	if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	s.Eventually(10*time.Second, is("/readyz", 503, "stopping")) // and it still answers:
-	found := listening.FindStringSubmatch(s.webhook.Stderr())
-	if response, err := s.client().Get("https://" + found[1] + "/"); err != nil {
-		t.Errorf("while it drains: %v", err)
-	} else {
-		response.Body.Close()
+	s.Eventually(10*time.Second, is("/readyz", 503, "stopping")) // and it still answers, once on each connection:
+	if !ask() {
+		t.Error("while it drains, a connection stays open")
 	}
 	if r := s.webhook.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)

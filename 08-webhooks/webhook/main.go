@@ -105,7 +105,7 @@ func serve(ctx context.Context, o options, d decider) error {
 		return fmt.Errorf("listening for the API server (-listen): %w", err)
 	}
 	server := &http.Server{
-		Handler:   counted.count(slow(o.slow, d.handler())),
+		Handler:   counted.count(slow(o.slow, lastAnswers(&listens, d.handler()))),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
 		// Whoever opens a connection and sends nothing does not keep it.
 		ReadHeaderTimeout: 10 * time.Second,
@@ -155,6 +155,18 @@ func healthHandler(listens *atomic.Bool, registry *prometheus.Registry) http.Han
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux
+}
+
+// lastAnswers ends each connection with its next answer, once the server is no longer ready. The API
+// server keeps connections open, and asks on them whatever the endpoints are. If Shutdown closes one
+// while a question is on its way, that question fails with EOF, and a POST is not sent again.
+func lastAnswers(ready *atomic.Bool, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ready.Load() {
+			w.Header().Set("Connection", "close") // and for HTTP/2 that is a GOAWAY
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // slow delays each answer.
