@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -114,6 +115,41 @@ func TestKeeperRefuses(t *testing.T) {
 	before := k.secret("cert-keeper-ca")
 	k.rotate()
 	k.rotated(before)
+}
+
+// A Service that cannot get its first certificate, here because of a quota, does not keep the CA of
+// all others from being replaced before its end.
+func TestKeeperRotatesWithoutOne(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("a", "a-tls", "")
+	k.Start()
+	before, leaf := k.secret("cert-keeper-ca"), k.secret("a-tls")
+	quotas := k.Client.CoreV1().ResourceQuotas(k.Namespace)
+	_, err := quotas.Create(k.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceSecrets: resource.MustParse("2")}}}, metav1.CreateOptions{})
+	k.must(err)
+	k.Eventually(time.Minute, func(ctx context.Context) error { // until it counts
+		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
+		if used := quota.Status.Used[corev1.ResourceSecrets]; err == nil && used.Value() != 2 {
+			err = fmt.Errorf("it counts %s Secrets", used.String())
+		}
+		return err
+	})
+	k.asks("b", "b-tls", "")
+	k.Eventually(time.Minute, func(context.Context) error {
+		if log := k.Process.Stderr(); !strings.Contains(log, "exceeded quota") {
+			return fmt.Errorf("nothing was refused:\n%s", log)
+		}
+		return nil
+	})
+	k.rotate()
+	k.rotated(before)
+	if now := k.secret("a-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
+		t.Error("a has the certificate of the old CA")
+	}
+	k.must(quotas.Delete(k.Context(), "full", metav1.DeleteOptions{}))
+	k.secret("b-tls") // with the next try
 }
 
 func (k *keeperTest) rotate() {

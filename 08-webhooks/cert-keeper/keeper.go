@@ -178,7 +178,7 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 		return 0, err
 	}
 	k.loop.Phase(key, "leaves")
-	wrote, next, errs := k.leaves(ctx, a)
+	wrote, next, none, errs := k.leaves(ctx, a)
 	k.loop.Phase(key, "bundles")
 	for _, target := range k.targets() {
 		changed, err := k.inject(ctx, target, a.bundle())
@@ -186,14 +186,15 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 	}
 	if err := errors.Join(errs...); err != nil {
 		k.calmVersion = ""
-		return 0, err
+		return 0, errors.Join(err, none)
 	}
 	if wrote {
 		k.calmVersion = ""
-		return patience, nil // the events of these writes come sooner
+		return patience, none // the events of these writes come sooner
 	}
 	k.loop.Phase(key, "rotate")
-	return k.rotate(ctx, secret, a, next)
+	again, err = k.rotate(ctx, secret, a, next)
+	return again, errors.Join(err, none)
 }
 
 // authority reads the CA, or makes it. It returns nil while the CA's namespace goes away.
@@ -239,8 +240,9 @@ func (k *keeper) authority(ctx context.Context) (*corev1.Secret, *authority, err
 }
 
 // leaves issues a certificate for each Service that asks for one, if it has none that is good
-// for a while. next is when the first of them has to be replaced.
-func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, errs []error) {
+// for a while. next is when the first of them has to be replaced. none is about Services that
+// have never had one: nobody trusts anything of theirs yet, so no rotation waits for them.
+func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, none error, errs []error) {
 	wanted := map[cache.ObjectName]*corev1.Service{} // by Secret
 	for _, service := range sorted[*corev1.Service](k.services) {
 		name := service.Annotations[secretAnnotation]
@@ -257,17 +259,22 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 			continue // it gets nothing, and it does not stop the rotation of all others
 		}
 		wanted[secret] = service
-		changed, renewal, err := k.leaf(ctx, a, service, secret, hosts)
-		wrote, errs = wrote || changed, append(errs, err)
+		changed, renewal, first, err := k.leaf(ctx, a, service, secret, hosts)
+		wrote = wrote || changed
+		if first {
+			none = errors.Join(none, err)
+		} else {
+			errs = append(errs, err)
+		}
 		if !renewal.IsZero() && (next.IsZero() || renewal.Before(next)) {
 			next = renewal
 		}
 	}
-	return wrote, next, errs
+	return wrote, next, none, errs
 }
 
-// leaf looks after the certificate of one Service.
-func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service, name cache.ObjectName, hosts []string) (wrote bool, next time.Time, err error) {
+// leaf looks after the certificate of one Service. first says whether it would be its first one.
+func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service, name cache.ObjectName, hosts []string) (wrote bool, next time.Time, first bool, err error) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{caLabel: k.label()},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))}},
@@ -275,22 +282,27 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 	}
 	o, exists, err := k.secrets.GetByKey(name.String())
 	if err != nil {
-		return false, next, err
+		return false, next, false, err
 	}
 	why := "there was none"
 	if exists {
 		secret = o.(*corev1.Secret).DeepCopy()
 		if !metav1.IsControlledBy(secret, service) {
 			k.refuse(service, fmt.Errorf("the Secret %s belongs to somebody else", name.Name))
-			return false, next, nil
+			return false, next, false, nil
 		}
 		if next, why = a.signing.wrongWith(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], hosts, k.now()); why == "" {
-			return false, next, nil
+			return false, next, false, nil
 		}
+	} else if foreign, err := k.foreign(ctx, name); foreign || err != nil {
+		if foreign {
+			k.refuse(service, fmt.Errorf("the Secret %s belongs to somebody else", name.Name))
+		}
+		return false, next, false, err
 	}
 	certificate, private, err := a.signing.leaf(hosts, k.leafLifetime)
 	if err != nil {
-		return false, next, fmt.Errorf("issuing a certificate for Service %s: %w", klog.KObj(service), err)
+		return false, next, !exists, fmt.Errorf("issuing a certificate for Service %s: %w", klog.KObj(service), err)
 	}
 	secret.Data = map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: private}
 	if exists { // with its resourceVersion: what we have looked at, or nothing
@@ -300,25 +312,21 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), exists && apierrors.IsNotFound(err):
-		return false, next, nil
-	case apierrors.IsAlreadyExists(err):
-		foreign, err := k.foreign(ctx, name)
-		if foreign {
-			k.refuse(service, fmt.Errorf("the Secret %s belongs to somebody else", name.Name))
-		}
-		return false, next, err
+		return false, next, !exists, nil
 	case err != nil:
-		return false, next, fmt.Errorf("writing the certificate of Service %s: %w", klog.KObj(service), err)
+		return false, next, !exists, fmt.Errorf("writing the certificate of Service %s: %w", klog.KObj(service), err)
 	}
 	k.wrote(k.secrets, secret, why)
-	return true, next, nil
+	return true, next, !exists, nil
 }
 
-// foreign reports whether a Secret that exists, and that the cache does not have, is somebody
-// else's. If it is ours, the cache is behind, and the error says so.
+// foreign reports whether a Secret exists that the cache does not have, because it is somebody else's.
+// If it is ours, the cache is behind, and the error says so.
 func (k *keeper) foreign(ctx context.Context, name cache.ObjectName) (bool, error) {
 	secret, err := k.secretsClient.Secrets(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("reading the Secret %s: %w", name, err)
 	case secret.Labels[caLabel] != k.label():
