@@ -23,7 +23,7 @@ all=(doctor lint verify kwok engine node-image kind new-machine judge browser ra
 usual() {
   case $1 in
   new-machine) echo 720 ;;
-  judge) echo 510 ;;
+  judge) echo 600 ;;
   browser) echo 210 ;;
   race) echo 300 ;;
   chaos) echo 230 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-judge.sh: the judge finds nothing wrong with icecream and with a first controller, tells
+# test-judge.sh: the judge finds nothing wrong with icecream, cert-keeper and a first controller, tells
 # some faulty ones by name (make judge-mutants tells all), and makes a failing case smaller.
 set -euo pipefail
 unset CDPATH CLUSTER KUBECONFIG
@@ -65,6 +65,9 @@ judge 0 'level 5 (is a good citizen) was reached' -seed "$seed" -controller 'go 
 
 printf '\n--- what a reader of step 06 writes\n'
 judge 0 'level 3 (survives the wire) was reached' -level 3 -seed "$seed" -controller 'go run ./06-controller/simple -namespace {{.Namespace}}' -contract simple
+
+printf '\n--- cert-keeper of step 08\n'
+judge 0 'level 4 (lives with others) was reached' -level 4 -seed "$seed" -controller 'go run ./08-webhooks/cert-keeper -namespace {{.Namespace}} -settle 1s' -contract cert-keeper
 
 printf '\n--- as a scorecard test of step 11\n'
 go -C 11-operator-sdk/packager build -o "$base/bin/" . ./scoretests

@@ -313,6 +313,9 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), exists && apierrors.IsNotFound(err):
 		return false, next, !exists, nil
+	case !exists && apierrors.IsForbidden(err): // of a quota or a policy, for example
+		k.refuse(service, err)
+		fallthrough
 	case err != nil:
 		return false, next, !exists, fmt.Errorf("writing the certificate of Service %s: %w", klog.KObj(service), err)
 	}
