@@ -199,6 +199,7 @@ func (l *lab) clear(ctx context.Context) error {
 	// What a case that was interrupted has left outside of its namespace.
 	ours := metav1.ListOptions{LabelSelector: label + "=" + l.run()}
 	err = errors.Join(err,
+		l.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
 		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
 		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicies().DeleteCollection(ctx, metav1.DeleteOptions{}, ours))
 	client, clientErr := clientset.NewForConfig(l.config)

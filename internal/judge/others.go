@@ -3,9 +3,12 @@ package judge
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"time"
@@ -47,7 +50,12 @@ func otherCases(first *scene, ownCluster bool) []*Case {
 	if len(first.made()) > 0 {
 		cases = append(cases,
 			&Case{Name: "foreign objects", Level: 4, When: "after somebody else had been quicker to make an object of that name", inject: squat},
-			&Case{Name: "refused for a while", Level: 4, When: "after an admission policy had refused all that it creates for some seconds", inject: refuseForAWhile})
+			&Case{Name: "refused for a while", Level: 4, When: "after an admission policy had refused all that it creates for some seconds", inject: forAWhile((*scene).refuse, (*scene).refusals)})
+		if ownCluster { // whose API server reaches a server of ours
+			cases = append(cases,
+				&Case{Name: "webhook ended", Level: 4, When: "after a webhook that must agree to all that it creates had ended for some seconds", inject: forAWhile((*scene).endWebhook, (*scene).unanswered)},
+				&Case{Name: "webhook hung", Level: 4, When: "after a webhook that must agree to all that it creates had not answered for some seconds", inject: forAWhile((*scene).hangWebhook, (*scene).unanswered)})
+		}
 	}
 	if first.contract.deletes() {
 		cases = append(cases, &Case{Name: "finalizers of others", Level: 4, When: "while somebody else's finalizer kept an object that was deleted", around: heldDeletion})
@@ -581,10 +589,12 @@ func repeated(requests []faultproxy.Request, most int) *failure {
 // token is a part of what our admission policy says.
 const token = "judge-refuses-this"
 
-// refuse has the API server refuse whatever the controller has created in the undisturbed
-// run, and not what people create.
-func (s *scene) refuse(ctx context.Context) (lift func() error, err error) {
-	const probe = "configmaps"
+// probe is the resource that shows whether an admission rule of ours is at work.
+const probe = "configmaps"
+
+// creations are the rules for whatever the controller has created in the undisturbed run, and for probe.
+// people is an expression that is true of what people create.
+func (s *scene) creations() (rules []admissionv1.RuleWithOperations, people string, err error) {
 	resources := map[schema.GroupVersionResource]bool{{Version: "v1", Resource: probe}: true}
 	for _, r := range s.undisturbed.made() {
 		resources[gvr(r)] = true
@@ -597,17 +607,43 @@ func (s *scene) refuse(ctx context.Context) (lift func() error, err error) {
 			}
 			mapping, err := s.mapping(step.Object.GetAPIVersion(), step.Object.GetKind())
 			if err != nil {
-				return nil, err
+				return nil, "", err
 			}
 			allowed = append(allowed, mapping.Resource.Resource+"/"+step.Object.GetName())
 		}
 	}
-	var rules []admissionv1.NamedRuleWithOperations
 	for r := range resources {
-		rules = append(rules, admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
+		rules = append(rules, admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create},
 			Rule:       admissionv1.Rule{APIGroups: []string{r.Group}, APIVersions: []string{r.Version}, Resources: []string{r.Resource}},
-		}})
+		})
+	}
+	return rules, fmt.Sprintf("request.resource.resource + '/' + (has(object.metadata.name) ? object.metadata.name : '') in ['%s']", strings.Join(allowed, "', '")), nil
+}
+
+// atWork waits until the API server, which takes a moment to hear of a rule of ours, answers a creation
+// of probe by an error of that kind.
+func (s *scene) atWork(ctx context.Context, refused func(error) bool) error {
+	return poll.Until(ctx, 50*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
+		_, err := s.core.CoreV1().ConfigMaps(s.ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "judge-probe-"}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if refused(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the rule is not at work"))
+	})
+}
+
+// refuse has the API server refuse whatever the controller has created in the undisturbed
+// run, and not what people create.
+func (s *scene) refuse(ctx context.Context) (lift func() error, err error) {
+	creations, people, err := s.creations()
+	if err != nil {
+		return nil, err
+	}
+	var rules []admissionv1.NamedRuleWithOperations
+	for _, r := range creations {
+		rules = append(rules, admissionv1.NamedRuleWithOperations{RuleWithOperations: r})
 	}
 	reason, here := metav1.StatusReasonForbidden, &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.ns}}
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
@@ -628,7 +664,7 @@ func (s *scene) refuse(ctx context.Context) (lift func() error, err error) {
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionv1.MatchResources{NamespaceSelector: here, ResourceRules: rules},
 			Validations: []admissionv1.Validation{{
-				Expression: fmt.Sprintf("request.resource.resource + '/' + (has(object.metadata.name) ? object.metadata.name : '') in ['%s']", strings.Join(allowed, "', '")),
+				Expression: people,
 				Message:    token + ", as a quota or a policy may do", Reason: &reason,
 			}},
 		}}, metav1.CreateOptions{}); err != nil {
@@ -641,19 +677,70 @@ func (s *scene) refuse(ctx context.Context) (lift func() error, err error) {
 	}, metav1.CreateOptions{}); err != nil {
 		return nil, errors.Join(err, lift())
 	}
-	// The API server takes a moment to hear of its own policy.
-	err = poll.Until(ctx, 50*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
-		_, err := s.core.CoreV1().ConfigMaps(s.ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "judge-probe-"}},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if apierrors.IsForbidden(err) {
-			return nil
-		}
-		return errors.Join(err, errors.New("the policy is not at work"))
-	})
-	if err != nil {
+	if err = s.atWork(ctx, apierrors.IsForbidden); err != nil {
 		err = errors.Join(err, lift())
 	}
 	return lift, err
+}
+
+// endWebhook has the API server ask a server that has ended about whatever the controller creates.
+func (s *scene) endWebhook(ctx context.Context) (lift func() error, err error) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	server.Close()
+	return s.webhook(ctx, server)
+}
+
+// hangWebhook has it ask one that takes the question, and does not answer.
+func (s *scene) hangWebhook(ctx context.Context) (lift func() error, err error) {
+	return s.webhook(ctx, httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or its end would not be noticed
+		<-r.Context().Done()
+	})))
+}
+
+// webhook has the API server ask a server, which gives no answer.
+func (s *scene) webhook(ctx context.Context, server *httptest.Server) (lift func() error, err error) {
+	rules, people, err := s.creations()
+	if err != nil {
+		server.Close()
+		return nil, err
+	}
+	configurations := s.core.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	lift = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err := configurations.Delete(ctx, s.ns, metav1.DeleteOptions{})
+		server.CloseClientConnections()
+		server.Close()
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	if _, err := configurations.Create(ctx, &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: s.ns, Labels: map[string]string{label: s.run()}},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "judge.k8s-go.openshift.org", Rules: rules,
+			ClientConfig:      admissionv1.WebhookClientConfig{URL: new(server.URL), CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.ns}},
+			MatchConditions:   []admissionv1.MatchCondition{{Name: "not-people", Expression: "!(" + people + ")"}},
+			FailurePolicy:     new(admissionv1.Fail), TimeoutSeconds: new(int32(1)),
+			SideEffects: new(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		return nil, errors.Join(err, lift())
+	}
+	if err = s.atWork(ctx, apierrors.IsInternalError); err != nil {
+		err = errors.Join(err, lift())
+	}
+	return lift, err
+}
+
+// unanswered are the requests that nobody has agreed to.
+func (s *scene) unanswered() []faultproxy.Request {
+	return s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
+		return isWrite(r) && (r.Verb == "create" || r.Verb == "patch") && r.Code == http.StatusInternalServerError
+	}})
 }
 
 // refusals are the requests that our policy has refused.
@@ -663,16 +750,18 @@ func (s *scene) refusals() []faultproxy.Request {
 	}})
 }
 
-// refuseForAWhile lifts the policy some seconds after it has first refused something.
-func refuseForAWhile(s *scene) (crash.During, error) {
-	lift, err := s.refuse(s.ctx)
-	length := crash.Between(s.Chance, time.Second, 3*time.Second)
-	return func(ctx context.Context) error {
-		s.until(ctx, func() bool { return len(s.refusals()) > 0 })
-		crash.Sleep(ctx, length)
-		s.Strikes.Add(int64(len(s.refusals())))
-		return lift()
-	}, err
+// forAWhile blocks what the controller creates until some seconds after something was blocked.
+func forAWhile(block func(*scene, context.Context) (lift func() error, err error), blocked func(*scene) []faultproxy.Request) injection {
+	return func(s *scene) (crash.During, error) {
+		lift, err := block(s, s.ctx)
+		length := crash.Between(s.Chance, time.Second, 3*time.Second)
+		return func(ctx context.Context) error {
+			s.until(ctx, func() bool { return len(blocked(s)) > 0 })
+			crash.Sleep(ctx, length)
+			s.Strikes.Add(int64(len(blocked(s))))
+			return lift()
+		}, err
+	}
 }
 
 // switchVersion has the API server store the objects of the contract's CRDs in another
