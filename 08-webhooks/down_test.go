@@ -1,0 +1,161 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// TestConversionDown is the table of the lesson: what still works while nobody converts, for objects that are
+// stored in the version asked for and for others. What was seen is Kubernetes 1.36's.
+func TestConversionDown(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	ctx := e.Context()
+	ending := testenv.New(t).Namespace
+	crd := crdtest.Read(t, icecreamCRD)
+	group := e.Namespace + ".k8s-go.openshift.org"
+	crdtest.Rename(crd, group)
+	crdtest.Install(t, e, crd)
+	in := func(namespace, version string) dynamic.ResourceInterface {
+		return e.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: "icecreams"}).Namespace(namespace)
+	}
+	object := func(version, name string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": group + "/" + version, "kind": "Icecream", "metadata": map[string]any{"name": name}, "spec": map[string]any{"deploymentName": name}}}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, namespace := range []string{e.Namespace, ending} {
+		_, err := in(namespace, "v1alpha1").Create(ctx, object("v1alpha1", "old"), metav1.CreateOptions{})
+		must(err)
+	}
+
+	// Now v1 is stored, with the same schema, and the converter is away.
+	definitions := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	now, err := definitions.Get(ctx, crd.Name, metav1.GetOptions{})
+	must(err)
+	v1 := *now.Spec.Versions[0].DeepCopy()
+	v1.Name = "v1"
+	now.Spec.Versions[0].Storage = false
+	now.Spec.Versions = append(now.Spec.Versions, v1)
+	now.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
+		ConversionReviewVersions: []string{"v1"}, ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: new("https://127.0.0.1:1/convert")}}}
+	_, err = definitions.Update(ctx, now, metav1.UpdateOptions{})
+	must(err)
+	none := func() { // the way out
+		_, err := definitions.Patch(context.WithoutCancel(ctx), crd.Name, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}]`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(none)
+	e.Eventually(time.Minute, func(ctx context.Context) error { // v1 is served, and the old cache has gone
+		if _, err := in(e.Namespace, "v1").Create(ctx, object("v1", "new"), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		_, err := in(e.Namespace, "v1alpha1").Get(ctx, "new", metav1.GetOptions{})
+		if err == nil {
+			err = errors.New("somebody converts")
+		} else if strings.Contains(err.Error(), "conversion webhook for") {
+			err = nil
+		}
+		return err
+	})
+
+	fails := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "conversion webhook for") && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want the error of the conversion", what, err)
+		}
+	}
+	works := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	get := func(name, version string) error {
+		_, err := in(e.Namespace, version).Get(ctx, name, metav1.GetOptions{})
+		return err
+	}
+	label := func(name, version string) error {
+		_, err := in(e.Namespace, version).Patch(ctx, name, types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`), metav1.PatchOptions{})
+		return err
+	}
+	works("get what is stored in v1, in v1", get("new", "v1"))
+	works("get what is stored in v1alpha1, in v1alpha1", get("old", "v1alpha1"))
+	fails("get what is stored in v1alpha1, in v1", get("old", "v1"))
+	fails("get what is stored in v1, in v1alpha1", get("new", "v1alpha1"))
+	works("change what is stored in v1", label("new", "v1"))
+	_, err = in(e.Namespace, "v1").Patch(ctx, "new", types.ApplyPatchType, fmt.Appendf(nil, `{"apiVersion": "%s/v1", "kind": "Icecream", "metadata": {"name": "new", "labels": {"c": "d"}}}`, group), metav1.PatchOptions{FieldManager: "test"})
+	works("apply what is stored in v1", err)
+	for _, version := range []string{"v1", "v1alpha1"} { // each write stores v1
+		fails("change what is stored in v1alpha1, in "+version, label("old", version))
+		fails("delete what is stored in v1alpha1, in "+version, in(e.Namespace, version).Delete(ctx, "old", metav1.DeleteOptions{}))
+	}
+	listing, cancel := context.WithTimeout(ctx, 5*time.Second) // the answer is 429, which client-go tries ten times
+	_, err = in(e.Namespace, "v1").List(listing, metav1.ListOptions{})
+	cancel()
+	fails("list v1, with an object that is stored in v1alpha1", err)
+	watching, cancel := context.WithTimeout(ctx, 5*time.Second)
+	_, err = in(e.Namespace, "v1").Watch(watching, metav1.ListOptions{})
+	cancel()
+	fails("watch v1", err)
+
+	// The garbage collector goes on with everything else.
+	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
+	owner, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	must(err)
+	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}}}}, metav1.CreateOptions{})
+	must(err)
+	must(maps.Delete(ctx, "owner", metav1.DeleteOptions{}))
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if _, err := maps.Get(ctx, "owned", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the garbage collector has not taken what has no owner any more (%v)", err)
+		}
+		return nil
+	})
+
+	// A namespace with such an object does not end, and says why; without a converter it does.
+	namespaces := e.Client.CoreV1().Namespaces()
+	must(namespaces.Delete(ctx, ending, metav1.DeleteOptions{}))
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		namespace, err := namespaces.Get(ctx, ending, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range namespace.Status.Conditions {
+			if c.Type == corev1.NamespaceDeletionContentFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "conversion webhook for") {
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %v", namespace.Status.Conditions)
+	})
+	none()
+	e.Eventually(3*time.Minute, func(ctx context.Context) error {
+		if _, err := namespaces.Get(ctx, ending, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the namespace is still there (%v)", err)
+		}
+		return nil
+	})
+	works("get what is stored in v1alpha1, in v1, with strategy None", get("old", "v1"))
+}
