@@ -494,3 +494,84 @@ func TestReady(t *testing.T) {
 		t.Errorf("exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
 }
+
+// A mutating webhook is asked a second time if one after it has changed the object, and it wants that. So its
+// answer to what it has answered before must be nothing.
+func TestReinvocation(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	s.service()
+	s.keep(time.Second, nil)
+	s.mount(0)
+	s.serve("-health", "127.0.0.1:0")
+	ctx := s.Context()
+	authority, err := s.Client.CoreV1().Secrets(s.Namespace).Get(ctx, ca, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(s.webhook.Stderr(), `"Listening for health and metrics" address="`)
+	health, _, _ := strings.Cut(rest, `"`)
+	asked := func() (n int) {
+		t.Helper()
+		response, err := (&http.Client{Transport: &http.Transport{Proxy: nil}}).Get("http://" + health + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(body), `webhook_requests_total{code="200"} `)
+		_, _ = fmt.Sscan(rest, &n) // none is 0
+		return n
+	}
+	configurations := s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	t.Cleanup(func() {
+		if err := configurations.Delete(context.WithoutCancel(ctx), s.Namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	for policy, want := range map[admissionregistrationv1.ReinvocationPolicyType]int{admissionregistrationv1.NeverReinvocationPolicy: 2, admissionregistrationv1.IfNeededReinvocationPolicy: 3} {
+		webhook := func(name, path string) admissionregistrationv1.MutatingWebhook {
+			return admissionregistrationv1.MutatingWebhook{Name: name, ReinvocationPolicy: &policy,
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://" + s.listens + path), CABundle: authority.Data["trusted.crt"]},
+				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule: admissionregistrationv1.Rule{APIGroups: []string{"controller.nicoleh.io"}, APIVersions: []string{"v1alpha1"}, Resources: []string{"icecreams"}}}},
+				NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.Namespace}},
+				SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+				AdmissionReviewVersions: []string{"v1"},
+			}
+		}
+		// The first one looks, and changes nothing; the second one fills in the name.
+		c := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{webhook("first.k8s-go.openshift.org", "/validate-icecream"), webhook("second.k8s-go.openshift.org", "/mutate-icecream")}}
+		if _, err := configurations.Create(ctx, c, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.Eventually(time.Minute, func(ctx context.Context) error {
+			made, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("probe", ""), dry)
+			if err == nil && made.Spec.DeploymentName == "" {
+				err = fmt.Errorf("nobody has filled in the name")
+			}
+			return err
+		})
+		before := asked()
+		made, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("vanilla", ""), dry)
+		if err != nil || made.Spec.DeploymentName != "vanilla" {
+			t.Errorf("%s: %v (%v)", policy, made, err)
+		}
+		if got := asked() - before; got != want {
+			t.Errorf("%s: %d questions, want %d", policy, got, want)
+		}
+		if err := configurations.Delete(ctx, s.Namespace, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.Eventually(time.Minute, func(ctx context.Context) error { // until nobody is asked
+			if _, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("probe", ""), dry); err == nil {
+				return fmt.Errorf("an Icecream without a deploymentName is allowed")
+			}
+			return nil
+		})
+	}
+}
