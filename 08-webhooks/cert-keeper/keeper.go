@@ -178,7 +178,7 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 		return 0, err
 	}
 	k.loop.Phase(key, "leaves")
-	wrote, next, none, errs := k.leaves(ctx, a)
+	wrote, next, errs, none := k.leaves(ctx, a)
 	k.loop.Phase(key, "bundles")
 	for _, target := range k.targets() {
 		changed, err := k.inject(ctx, target, a.bundle())
@@ -242,7 +242,7 @@ func (k *keeper) authority(ctx context.Context) (*corev1.Secret, *authority, err
 // leaves issues a certificate for each Service that asks for one, if it has none that is good
 // for a while. next is when the first of them has to be replaced. none is about Services that
 // have never had one: nobody trusts anything of theirs yet, so no rotation waits for them.
-func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, none error, errs []error) {
+func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, errs []error, none error) {
 	wanted := map[cache.ObjectName]*corev1.Service{} // by Secret
 	for _, service := range sorted[*corev1.Service](k.services) {
 		name := service.Annotations[secretAnnotation]
@@ -270,7 +270,7 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 			next = renewal
 		}
 	}
-	return wrote, next, none, errs
+	return wrote, next, errs, none
 }
 
 // leaf looks after the certificate of one Service. first says whether it would be its first one.
