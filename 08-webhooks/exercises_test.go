@@ -21,6 +21,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -261,6 +262,12 @@ func checkGuard(c *check.C) {
 		"a StatefulSet was created": func() error {
 			set := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Selector: deployment.Spec.Selector, Template: deployment.Spec.Template}}
 			_, err := c.Client.AppsV1().StatefulSets(team).Create(ctx, set, dry)
+			return err
+		},
+		"a Job was created": func() error {
+			job := &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Template: *deployment.Spec.Template.DeepCopy()}}
+			job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+			_, err := c.Client.BatchV1().Jobs(team).Create(ctx, job, dry)
 			return err
 		},
 	} {
