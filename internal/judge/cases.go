@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -310,7 +311,10 @@ func loseAnswers(s *scene) (crash.During, error) { return nil, s.LoseAnswers(wri
 
 // slowLists makes the controller list again, and wait for it.
 func slowLists(s *scene) (crash.During, error) {
-	lists := faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Verb == "list" || r.Verb == "watch-list" }}
+	lists := faultproxy.Match{If: func(r faultproxy.Request) bool {
+		// A watch without a version begins with what there is, so it is the list of whoever lists nothing.
+		return r.Verb == "list" || r.Verb == "watch-list" || r.Verb == "watch" && !strings.Contains(r.Query, "resourceVersion=")
+	}}
 	err := s.Inject(faultproxy.Rule{Match: lists, Fault: faultproxy.Slow, Delay: crash.Between(s.Chance, time.Second, 3*time.Second), Times: 2 * s.watches})
 	if err == nil { // not counted: that a list was slow is what counts
 		err = s.rule(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: s.watches})

@@ -340,6 +340,11 @@ func squat(s *scene) (crash.During, error) {
 		if o == nil || strings.Contains(r.Resource, "/") || r.Verb != "create" && r.Verb != "patch" || s.done() {
 			return nil
 		}
+		if o.GetKind() == "" { // the path says it, too, and clients of other languages leave it at that
+			if kind, err := s.mapper.KindFor(gvr(r)); err == nil {
+				o.SetGroupVersionKind(kind)
+			}
+		}
 		if o.GetName() == "" && r.Verb == "patch" {
 			o.SetName(r.Name)
 		}

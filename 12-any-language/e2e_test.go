@@ -1,0 +1,310 @@
+package anylanguage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func TestREADME(t *testing.T) {
+	runtime(t, "python")
+	runtime(t, "node")
+	testenv.README(t)
+}
+
+// One at a time, because the one of Node.js may install packages.
+var finding sync.Mutex
+
+// runtime returns what runs a language's programs, and skips the test with the reason where
+// there is nothing.
+func runtime(t *testing.T, language string) string {
+	t.Helper()
+	if language == "bash" {
+		path, err := exec.LookPath("bash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	finding.Lock()
+	defer finding.Unlock()
+	var said strings.Builder
+	command := exec.CommandContext(t.Context(), "./runtimes.sh", language)
+	command.Stderr = &said
+	path, err := command.Output()
+	if err != nil {
+		t.Skipf("%s%v", said.String(), err)
+	}
+	return strings.TrimSpace(string(path))
+}
+
+// A controller is one of this step.
+type controller struct{ language, file, hook string }
+
+var controllers = map[string]controller{
+	"bash":        {language: "bash", file: "icecream.sh"},
+	"Python":      {language: "python", file: "icecream.py"},
+	"Node.js":     {language: "node", file: "icecream.mjs"},
+	"hook jq":     {hook: "icecream.jq"},
+	"hook Python": {language: "python", hook: "icecream.py"},
+	"hook Node":   {language: "node", hook: "icecream.mjs"},
+}
+
+// prepare prepares a controller that does not run yet, with its patch in mends or without.
+func (c controller) prepare(t *testing.T, mended bool) *icecreamtest.Test {
+	t.Helper()
+	if c.hook != "" {
+		program := []string{"jq", "-c", "-f"}
+		if c.language != "" {
+			program = []string{runtime(t, c.language)}
+		}
+		e := testenv.New(t)
+		f := icecreamtest.Of(t, e, e.Program("./12-any-language/hook"), "-parent", "icecreams.v1alpha1.controller.nicoleh.io", "-child", "deployments.v1.apps", "--")
+		f.Command.Args = append(append(f.Command.Args, program...), filepath.Join("12-any-language", "hook", "hooks", c.hook))
+		return f
+	}
+	path, dir := runtime(t, c.language), "12-any-language"
+	if mended {
+		dir = t.TempDir()
+		if out, err := exec.CommandContext(t.Context(), "./mended.sh", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		dir = filepath.Join(dir, "12-any-language")
+	}
+	f := icecreamtest.Of(t, testenv.New(t), path)
+	f.Command.Args = []string{filepath.Join(dir, c.file), "--namespace", f.Namespace}
+	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
+	return f
+}
+
+// start starts a controller, and waits until it follows both resources.
+func start(f *icecreamtest.Test) {
+	f.T.Helper()
+	before := watches(f)
+	f.Process = f.Runner.Start(f.Command)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if err := f.Crash(); err != nil {
+			return fmt.Errorf("%w\n%s", err, f.Process.Stderr())
+		}
+		if n := watches(f) - before; n < 2 {
+			return fmt.Errorf("%d watches are open", n)
+		}
+		return nil
+	})
+}
+
+// watches counts those that are under way.
+func watches(f *icecreamtest.Test) (n int) {
+	for _, r := range f.Proxy.Requests(faultproxy.Watches) {
+		if r.Took == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// owned waits until an Icecream is available, with a Deployment that it controls.
+func owned(f *icecreamtest.Test, name, deployment string, replicas int32) {
+	f.T.Helper()
+	f.Until(name, func(ice *v1alpha1.Icecream) error {
+		d, err := f.Deployments.Get(f.Context(), deployment, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !metav1.IsControlledBy(d, ice) || *d.Spec.Replicas != replicas {
+			return fmt.Errorf("its Deployment has %d replicas and the owners %+v, want %d and %s", *d.Spec.Replicas, d.OwnerReferences, replicas, name)
+		}
+		if ice.Status.AvailableReplicas == nil || *ice.Status.AvailableReplicas != replicas {
+			return fmt.Errorf("its status is %+v, want %d replicas available", ice.Status, replicas)
+		}
+		return icecreamtest.IsAvailable(ice)
+	})
+}
+
+// Each of them does the same, with nothing, with people, with the wire and with itself in its way.
+func TestControllers(t *testing.T) {
+	t.Parallel()
+	for name, c := range controllers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testController(t, c.prepare(t, false))
+		})
+		if c.hook == "" {
+			t.Run(name+" mended", func(t *testing.T) {
+				t.Parallel()
+				testController(t, c.prepare(t, true))
+			})
+		}
+	}
+}
+
+func testController(t *testing.T, f *icecreamtest.Test) {
+	start(f)
+	f.Create("vanilla", "cone", 1)
+	owned(f, "vanilla", "cone", 1)
+	f.Patch("vanilla", `{"spec":{"replicas":2}}`)
+	owned(f, "vanilla", "cone", 2)
+	f.PatchDeployment("cone", `{"spec":{"replicas":5}}`)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if n := *f.Deployment("cone").Spec.Replicas; n != 2 {
+			return fmt.Errorf("it has %d replicas", n)
+		}
+		return nil
+	})
+	deleteDeployment(f, "cone")
+	owned(f, "vanilla", "cone", 2)
+
+	// What is not theirs stays as it is, and when it goes, they go on.
+	before := f.Foreign("cup")
+	f.Create("mint", "cup", 1)
+	f.Until("mint", icecreamtest.Condition("Available", metav1.ConditionFalse, v1alpha1.ReasonErrResourceExists))
+	if err := icecreamtest.Unchanged(before, f.Deployment("cup")); err != nil {
+		t.Errorf("somebody else's Deployment: %v", err)
+	}
+	deleteDeployment(f, "cup")
+	owned(f, "mint", "cup", 1)
+
+	// The wire: a lost answer, watches that are cut, versions that are gone.
+	f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Lose})
+	f.Create("lost", "lost", 1)
+	owned(f, "lost", "lost", 1)
+	gone := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: 2})
+	f.Proxy.Cut(faultproxy.Watches)
+	deleteDeployment(f, "lost")
+	f.Struck(gone, 1)
+	owned(f, "lost", "lost", 1)
+
+	// It ends at once, and the world goes on without it.
+	f.Kill()
+	f.Patch("vanilla", `{"spec":{"replicas":1}}`)
+	deleteDeployment(f, "cup")
+	start(f)
+	owned(f, "vanilla", "cone", 1)
+	owned(f, "mint", "cup", 1)
+
+	f.Signal(syscall.SIGTERM)
+	f.Eventually(10*time.Second, func(context.Context) error {
+		if n := watches(f); n > 0 {
+			return fmt.Errorf("it has ended, and %d of its watches are open", n)
+		}
+		return nil
+	})
+}
+
+// What a claim says holds for those that are mended, and for the hooks, whose loop is client-go's.
+// It does not hold for the others, or nothing would be mended.
+func TestMends(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, controller string
+		claim            func(*icecreamtest.Test) error
+	}{
+		{"events do not pass a wait", "Python", waits},
+		{"no look before the lists are complete", "Node.js", complete},
+		{"Retry-After", "bash", comesLater},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if err := test.claim(controllers[test.controller].prepare(t, false)); err == nil {
+				t.Errorf("%s: it holds without the patch", test.controller)
+			} else {
+				t.Logf("%s: %v", test.controller, err)
+			}
+			if err := test.claim(controllers[test.controller].prepare(t, true)); err != nil {
+				t.Errorf("%s, mended: %v", test.controller, err)
+			}
+			if err := test.claim(controllers["hook jq"].prepare(t, false)); err != nil {
+				t.Errorf("hook: %v", err)
+			}
+		})
+	}
+}
+
+var creates = faultproxy.Match{Verb: "create", Resource: "deployments"}
+
+// waits: the server is busy for longer than this takes, and the object changes again and again.
+func waits(f *icecreamtest.Test) error {
+	start(f)
+	f.Inject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 30 * time.Second, Times: -1})
+	f.Create("vanilla", "cone", 1)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if f.Proxy.Count(creates) == 0 {
+			return errors.New("it has not tried to make a Deployment")
+		}
+		return nil
+	})
+	for i := range 10 {
+		f.Patch("vanilla", fmt.Sprintf(`{"metadata":{"annotations":{"changed":"%d"}}}`, i))
+		time.Sleep(200 * time.Millisecond)
+	}
+	// One that was queued before the answer came may be sent, too.
+	if n := f.Proxy.Count(creates); n > 2 {
+		return fmt.Errorf("%d requests, and Retry-After asked for 30 s of patience", n)
+	}
+	return nil
+}
+
+// complete: the list of Deployments comes late.
+func complete(f *icecreamtest.Test) error {
+	start(f)
+	f.Create("vanilla", "cone", 1)
+	owned(f, "vanilla", "cone", 1)
+	f.Kill()
+	before := f.Proxy.Count(creates)
+	for _, verb := range []string{"list", "watch-list"} { // an informer of client-go lists by a watch, the others by a list
+		f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: verb, Resource: "deployments"}, Fault: faultproxy.Slow, Delay: 2 * time.Second})
+	}
+	start(f)
+	f.Create("mint", "cup", 1)
+	owned(f, "mint", "cup", 1)
+	if n := f.Proxy.Count(creates) - before; n != 1 {
+		return fmt.Errorf("%d Deployments were to be created, and one was missing", n)
+	}
+	return nil
+}
+
+// comesLater: one answer asks for three seconds.
+func comesLater(f *icecreamtest.Test) error {
+	start(f)
+	f.Inject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 3 * time.Second})
+	f.Create("vanilla", "cone", 1)
+	owned(f, "vanilla", "cone", 1)
+	all := f.Proxy.Requests(creates)
+	if gap := all[1].Started.Sub(all[0].Started); gap < 3*time.Second-100*time.Millisecond {
+		return fmt.Errorf("it came again after %s, and Retry-After asked for 3 s", gap.Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+func deleteDeployment(f *icecreamtest.Test, name string) {
+	f.T.Helper()
+	uid := f.Deployment(name).UID
+	if err := f.Deployments.Delete(f.Context(), name, metav1.DeleteOptions{}); err != nil {
+		f.T.Fatal(err)
+	}
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		d, err := f.Deployments.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && d.UID != uid {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	})
+}

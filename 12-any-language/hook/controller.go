@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/k8s-go/workshop/06-controller/loop"
+)
+
+// deadline is how long the program may take to decide.
+const deadline = 10 * time.Second
+
+// byOwner is an index of children by the UID of their controller.
+const byOwner = "owner"
+
+// errForeign says that the name of a child is taken. Trying again would not help.
+var errForeign = errors.New("exists and does not belong to it")
+
+// A question is what the program reads.
+type question struct {
+	Parent   *unstructured.Unstructured   `json:"parent"`
+	Children []*unstructured.Unstructured `json:"children"` // of this parent, as they are
+	Refused  string                       `json:"refused"`  // what the API server has said of the children wanted, if it will say so again
+	Taken    string                       `json:"taken"`    // a child wanted whose name somebody else has
+}
+
+// An answer is what the program prints.
+type answer struct {
+	Status   map[string]any   `json:"status"`
+	Children []map[string]any `json:"children"` // as they should be; what a child does not mention stays as it is
+}
+
+// A controller asks a program what should be, and brings it about.
+type controller struct {
+	loop              *loop.Loop
+	parents, children dynamic.ResourceInterface
+	cached, owned     cache.Indexer // what the informers hold: never change an object from there
+	namespace         string
+	program           []string
+	informers         informers
+}
+
+// informers make the dynamic factory one that the loop can start.
+type informers struct {
+	dynamicinformer.DynamicSharedInformerFactory
+}
+
+func (i informers) StartWithContext(ctx context.Context) { i.Start(ctx.Done()) }
+
+func newController(client dynamic.Interface, namespace string, parents, children schema.GroupVersionResource, program []string, options loop.Options) (*controller, error) {
+	c := &controller{
+		parents: client.Resource(parents).Namespace(namespace), children: client.Resource(children).Namespace(namespace),
+		namespace: namespace, program: program,
+		informers: informers{dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, nil)},
+	}
+	c.loop = loop.New("hook", c.reconcile, options)
+	of, made := c.informers.ForResource(parents).Informer(), c.informers.ForResource(children).Informer()
+	c.cached, c.owned = of.GetIndexer(), made.GetIndexer()
+	err := made.AddIndexers(cache.Indexers{byOwner: func(obj any) ([]string, error) {
+		if owner := metav1.GetControllerOfNoCopy(obj.(*unstructured.Unstructured)); owner != nil {
+			return []string{string(owner.UID)}, nil
+		}
+		return nil, nil
+	}})
+	return c, errors.Join(err, c.loop.Watch(of, each(func(o *unstructured.Unstructured) {
+		c.loop.Add(cache.MetaObjectToName(o), "parent changed")
+	})), c.loop.Watch(made, each(func(o *unstructured.Unstructured) {
+		if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+			c.loop.Add(cache.NewObjectName(namespace, owner.Name), "child changed")
+			if p, exists, _ := c.cached.GetByKey(namespace + "/" + owner.Name); exists && p.(*unstructured.Unstructured).GetUID() == owner.UID {
+				return
+			}
+		}
+		for _, p := range c.cached.List() { // a stranger's, which may be, or have been, in the way of one
+			c.loop.Add(cache.MetaObjectToName(p.(*unstructured.Unstructured)), "somebody else's object changed")
+		}
+	})))
+}
+
+// each calls f with the object of each event, as it was and as it is.
+func each(f func(*unstructured.Unstructured)) cache.ResourceEventHandler {
+	handle := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if o, ok := obj.(*unstructured.Unstructured); ok {
+			f(o)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(old, obj any) { handle(old); handle(obj) }, DeleteFunc: handle}
+}
+
+// reconcile asks the program about one parent, and does what it answers.
+func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	obj, exists, err := c.cached.GetByKey(key.String())
+	if err != nil || !exists {
+		return 0, err
+	}
+	parent := obj.(*unstructured.Unstructured)
+	if parent.GetDeletionTimestamp() != nil {
+		return 0, nil // the garbage collector deletes the children
+	}
+	q := question{Parent: parent, Children: []*unstructured.Unstructured{}}
+	owned, err := c.owned.ByIndex(byOwner, string(parent.GetUID()))
+	if err != nil {
+		return 0, err
+	}
+	for _, child := range owned {
+		q.Children = append(q.Children, child.(*unstructured.Unstructured))
+	}
+	a, err := c.ask(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	failed := c.bring(ctx, parent, q.Children, a.Children)
+	switch q.Refused = loop.Refused(failed); {
+	case errors.Is(failed, errForeign):
+		q.Taken, failed = failed.Error(), nil // the event of its end brings the key back
+	case q.Refused == "" && failed != nil:
+		return 0, failed // this will pass
+	}
+	if q.Taken+q.Refused != "" { // the status has to say so
+		if a, err = c.ask(ctx, q); err != nil {
+			return 0, errors.Join(failed, err)
+		}
+	}
+	return 0, errors.Join(failed, c.report(ctx, parent, a.Status))
+}
+
+// ask runs the program.
+func (c *controller) ask(ctx context.Context, q question) (a answer, err error) {
+	in, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	command := exec.CommandContext(ctx, c.program[0], c.program[1:]...)
+	var out, said bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(in), &out, &said
+	command.WaitDelay = time.Second // for what it has started itself
+	if err := command.Run(); err != nil {
+		return a, fmt.Errorf("%s: %w: %s", c.program[0], errors.Join(err, ctx.Err()), strings.TrimSpace(said.String()))
+	}
+	// Whole numbers become int64, as in the objects of the API; encoding/json makes each a float64.
+	if err := utiljson.Unmarshal(out.Bytes(), &a); err != nil {
+		return a, fmt.Errorf("%s did not print an answer: %w: %.200s", c.program[0], err, out.Bytes())
+	}
+	return a, nil
+}
+
+// bring makes a parent's children what they should be.
+func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructured, have []*unstructured.Unstructured, want []map[string]any) error {
+	var errs []error
+	wanted := map[string]bool{}
+	for _, w := range want {
+		child := &unstructured.Unstructured{Object: w}
+		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(parent, parent.GroupVersionKind())})
+		wanted[child.GetName()] = true
+		errs = append(errs, c.one(ctx, parent, child))
+	}
+	for _, child := range have {
+		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
+			uid := child.GetUID() // not of one that has got the name since
+			err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+			if !apierrors.IsNotFound(err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// one creates a child, or changes what differs in the one that is there.
+func (c *controller) one(ctx context.Context, parent, child *unstructured.Unstructured) error {
+	obj, exists, err := c.owned.GetByKey(c.namespace + "/" + child.GetName())
+	if err != nil {
+		return err
+	}
+	var now *unstructured.Unstructured
+	if exists {
+		now = obj.(*unstructured.Unstructured)
+	} else if _, err = c.children.Create(ctx, child, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		return err
+	} else if now, err = c.children.Get(ctx, child.GetName(), metav1.GetOptions{}); err != nil { // the cache was behind
+		return err
+	}
+	switch {
+	case !metav1.IsControlledBy(now, parent):
+		return fmt.Errorf("%s %s %w", now.GetKind(), now.GetName(), errForeign)
+	case now.GetDeletionTimestamp() != nil || equality.Semantic.DeepEqual(merge(now.Object, child.Object), now.Object):
+		return nil
+	}
+	_, err = c.children.Update(ctx, &unstructured.Unstructured{Object: merge(now.Object, child.Object).(map[string]any)}, metav1.UpdateOptions{})
+	return err
+}
+
+// merge returns what is there with what is wanted in its place. A list whose elements are
+// objects is merged element by element, because the API server fills in defaults there, too.
+func merge(now, want any) any {
+	switch want := want.(type) {
+	case map[string]any:
+		now, _ := now.(map[string]any)
+		merged := map[string]any{}
+		for key, value := range now {
+			merged[key] = value
+		}
+		for key, value := range want {
+			merged[key] = merge(now[key], value)
+		}
+		return merged
+	case []any:
+		now, _ := now.([]any)
+		merged := make([]any, len(want))
+		for i, value := range want {
+			if i < len(now) {
+				merged[i] = merge(now[i], value)
+			} else {
+				merged[i] = value
+			}
+		}
+		return merged
+	}
+	return want
+}
+
+// report writes the status, if it differs. A condition keeps the time of its last change.
+func (c *controller) report(ctx context.Context, parent *unstructured.Unstructured, status map[string]any) error {
+	before, _, _ := unstructured.NestedSlice(parent.Object, "status", "conditions")
+	conditions, _ := status["conditions"].([]any)
+	for _, condition := range conditions {
+		condition, ok := condition.(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s: a condition is no object", c.program[0])
+		}
+		condition["lastTransitionTime"] = time.Now().UTC().Format(time.RFC3339)
+		for _, old := range before {
+			if old, ok := old.(map[string]any); ok && old["type"] == condition["type"] && old["status"] == condition["status"] {
+				condition["lastTransitionTime"] = old["lastTransitionTime"]
+			}
+		}
+	}
+	if status == nil || equality.Semantic.DeepEqual(parent.Object["status"], any(status)) {
+		return nil
+	}
+	parent = parent.DeepCopy() // others read what the cache holds
+	parent.Object["status"] = status
+	_, err := c.parents.UpdateStatus(ctx, parent, metav1.UpdateOptions{})
+	return err
+}
