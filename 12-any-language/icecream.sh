@@ -7,7 +7,7 @@ set -uo pipefail
   echo "usage: icecream.sh --namespace NAMESPACE" >&2
   exit 2
 }
-# shellcheck source=01-curl/connect.sh
+# shellcheck source=../01-curl/connect.sh
 source "${BASH_SOURCE[0]%/*}/../01-curl/connect.sh" || exit 1 # for api
 icecreams=/apis/controller.nicoleh.io/v1alpha1/namespaces/$2/icecreams
 deployments=/apis/apps/v1/namespaces/$2/deployments
@@ -111,19 +111,18 @@ jobs=(-$!)
 follow "$deployments" >"$PKI/events" &
 jobs+=(-$!)
 set +m
+# shellcheck disable=SC2016 # it is for later
 at_exit 'kill -- "${jobs[@]}"'
 trap 'exit 0' TERM INT
-exec 3<"$PKI/events"
 
+# Look at everything after each event, or when it is time to try again.
 delay=0
 while :; do
-  # An event, or the time to try again what has failed.
   if [[ $delay -gt 0 ]]; then read -r -t "$delay" -u 3 _; else read -r -u 3 _; fi
   while read -r -t 0.05 -u 3 _; do :; done # events that come together need one look
   if reconcile; then
     delay=0
   else
-    delay=$((delay * 2 + 1))
-    [[ $delay -le 10 ]] || delay=10
+    delay=$((delay < 5 ? delay * 2 + 1 : 10))
   fi
-done
+done 3<>"$PKI/events"

@@ -13,6 +13,11 @@ trap 'rm -rf "$base"' EXIT
 trap 'exit 130' INT TERM
 
 go build -o "$base/judge" ./cmd/judge
+python=$(12-any-language/runtimes.sh python) && 12-any-language/runtimes.sh node >/dev/null # it says what is missing
+mkdir "$base/mended" "$base/bin"
+ln -s "$python" "$base/bin/python3" # the table names no machine's paths
+export PATH=$base/bin:$PATH
+12-any-language/mended.sh "$base/mended"
 {
   echo "| controller | contract | level reached | cases passed | what was found |"
   echo "|---|---|---|---|---|"
@@ -21,7 +26,7 @@ while IFS=$'\t' read -r name contract command; do
   [[ -n $name && $name != '#'* && $name =~ ${1:-.} ]] || continue
   echo "--- $name" >&2
   code=0
-  "$base/judge" -controller "$command" -contract "$contract" -seed "${SEED:-1}" -json >"$base/verdict" || code=$?
+  "$base/judge" -controller "${command//MENDED/$base/mended}" -contract "$contract" -seed "${SEED:-1}" -json >"$base/verdict" || code=$?
   if [[ $code -gt 1 ]]; then
     echo "error: $name could not be judged" >&2
     exit "$code"

@@ -22,4 +22,4 @@
         template: {metadata: {$labels}, spec: {containers: [{name: "icecream", image: "workshop/pause:1"}]}}
       }
     }]
-  }
+  } # the answer
