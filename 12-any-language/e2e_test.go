@@ -1,6 +1,7 @@
 package anylanguage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ var finding sync.Mutex
 
 // runtime returns what runs a language's programs, and skips the test with the reason where
 // there is nothing.
-func runtime(t *testing.T, language string) string {
+func runtime(t testing.TB, language string) string {
 	t.Helper()
 	if language == "bash" {
 		path, err := exec.LookPath("bash")
@@ -69,7 +70,7 @@ var controllers = map[string]controller{
 }
 
 // prepare prepares a controller that does not run yet, with its patch in mends or without.
-func (c controller) prepare(t *testing.T, mended bool) *icecreamtest.Test {
+func (c controller) prepare(t testing.TB, mended bool) *icecreamtest.Test {
 	t.Helper()
 	if c.hook != "" {
 		program := []string{"jq", "-c", "-f"}
@@ -293,6 +294,47 @@ func comesLater(f *icecreamtest.Test) error {
 	}
 	return nil
 }
+
+// A client of each group has classes whose types are all there.
+func TestTypedClient(t *testing.T) {
+	t.Parallel()
+	python := runtime(t, "python")
+	f := icecreamtest.Of(t, testenv.New(t), python) // for its CRD
+	for group, has := range map[string]string{
+		"apis/controller.nicoleh.io/v1alpha1": "Icecream.spec IcecreamSpec.replicas",
+		"apis/apps/v1":                        "DeploymentSpec.template Container.image",
+		"api/v1":                              "Pod.spec PersistentVolumeClaimSpec.storageClassName",
+	} {
+		var document []byte
+		f.Eventually(time.Minute, func(ctx context.Context) (err error) { // a new kind is published some time after it is served
+			document, err = f.Client.Discovery().RESTClient().Get().AbsPath("/openapi/v3", group).DoRaw(ctx)
+			return err
+		})
+		generate := exec.CommandContext(t.Context(), "jq", "-r", "-f", "typed/client.jq")
+		generate.Stdin = bytes.NewReader(document)
+		client, err := generate.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := exec.CommandContext(t.Context(), python, "-c", checkTypes, has)
+		check.Stdin = bytes.NewReader(client)
+		if out, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", group, err, out)
+		}
+	}
+}
+
+// checkTypes runs a client, resolves the type of each field, and looks for those that are named.
+const checkTypes = `
+import sys, types, typing
+client = types.ModuleType("client")
+sys.modules["client"] = client
+exec(sys.stdin.read(), client.__dict__)
+hints = {n: typing.get_type_hints(c, client.__dict__) for n, c in vars(client).items() if typing.is_typeddict(c)}
+for name in sys.argv[1].split():
+    of, field = name.split(".")
+    assert field in hints[of], f"{name} is missing"
+`
 
 func deleteDeployment(f *icecreamtest.Test, name string) {
 	f.T.Helper()

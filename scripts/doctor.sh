@@ -4,6 +4,7 @@
 # then, checks the rest.
 #
 #   scripts/doctor.sh          everything; OFFLINE=1 also looks for what a network would bring
+#   N=12 scripts/doctor.sh     also the languages of step 12
 #   scripts/doctor.sh lacks    only what is missing or too old, a line each; fails if there is any
 #
 # It has to run in the bash 3.2 of macOS, if only to say that it is too old, and
@@ -89,6 +90,16 @@ tool make "it is how everything is started" 3.81 "the Makefile is not written fo
 tool git "it fetches the workshop"
 tool curl "step 01 speaks HTTP with it" 7.76 "older ones have no --fail-with-body"
 tool jq "step 01 reads JSON with it" 1.6 "older ones are not tried"
+if [[ ${N:-} == 12 && -z $brief ]]; then
+  for language in python node; do
+    if says=$(12-any-language/runtimes.sh "$language" 2>&1); then
+      finding ok "$language" "${says##*$'\n'}"
+    else
+      says=${says##*$'\n'}
+      finding FAIL "$language" "one of step 12's controllers is written in it" "${says#"$language: "}"
+    fi
+  done
+fi
 
 if [[ -n $brief ]]; then exit $((failed > 0)); fi
 if [[ $without_go -gt 0 ]] || ! type -P make >/dev/null; then
