@@ -84,16 +84,28 @@ func (c controller) prepare(t testing.TB, mended bool) *icecreamtest.Test {
 	}
 	path, dir := runtime(t, c.language), "12-any-language"
 	if mended {
-		dir = t.TempDir()
-		if out, err := exec.CommandContext(t.Context(), "./mended.sh", dir).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		dir = filepath.Join(dir, "12-any-language")
+		dir = copies(t)
 	}
-	f := icecreamtest.Of(t, testenv.New(t), path)
+	return c.in(t, path, dir)
+}
+
+// in prepares a controller whose file is in dir.
+func (c controller) in(t testing.TB, runtime, dir string) *icecreamtest.Test {
+	t.Helper()
+	f := icecreamtest.Of(t, testenv.New(t), runtime)
 	f.Command.Args = []string{filepath.Join(dir, c.file), "--namespace", f.Namespace}
 	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
 	return f
+}
+
+// copies makes a folder with copies of the controllers, with these patches, or those in mends.
+func copies(t testing.TB, patches ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "./mended.sh", append([]string{dir}, patches...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return filepath.Join(dir, "12-any-language")
 }
 
 // start starts a controller, and waits until it follows both resources.

@@ -1,16 +1,21 @@
 package anylanguage
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,11 +26,64 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 func TestExercises(t *testing.T) {
-	check.Exercises(t, check.Checks{"budget": checkBudget})
+	check.Exercises(t, check.Checks{"left": checkLeft, "budget": checkBudget, "queue": checkQueue})
+}
+
+// checkLeft shows the program an Icecream and Deployments as the API server would store them; the
+// garbage collector would delete one of them at once.
+func checkLeft(c *check.C) {
+	crdtest.Share(c.T, c.Env, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
+	client, err := versioned.NewForConfig(c.Config)
+	c.Must(err)
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	ice, err := client.IcecreamV1alpha1().Icecreams(c.Namespace).Create(c.Context(), &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla"},
+		Spec: v1alpha1.IcecreamSpec{DeploymentName: "cup", Replicas: ptr.To(int32(1))}}, dry)
+	c.Must(err)
+	var deployments appsv1.DeploymentList
+	for name, owners := range map[string][]metav1.OwnerReference{
+		"cone":   {ownerOf(ice, ice.UID, true)},
+		"cup":    {ownerOf(ice, ice.UID, true)},
+		"before": {ownerOf(ice, "an-earlier-one", true)},
+		"shared": {ownerOf(ice, ice.UID, false)},
+		"alone":  nil,
+	} {
+		d, err := c.Client.AppsV1().Deployments(c.Namespace).Create(c.Context(), icecreamtest.DeploymentOf(name, owners...), dry)
+		c.Must(err)
+		deployments.Items = append(deployments.Items, *d)
+	}
+	lists, err := json.Marshal(v1alpha1.IcecreamList{Items: []v1alpha1.Icecream{*ice}})
+	c.Must(err)
+	second, err := json.Marshal(deployments)
+	c.Must(err)
+	input := filepath.Join(c.T.TempDir(), "lists.json")
+	c.Must(os.WriteFile(input, slices.Concat(lists, second), 0o600))
+	const expected = "cone"
+	r := c.Run(testenv.Command{Path: runtime(c.T, "bash"), Args: []string{"-c", `exec jq -n -r -f "$0" "$1"`, c.Path("left.jq"), input}, Timeout: check.Patience(20 * time.Second)})
+	if r.ExitCode != 0 || r.TimedOut {
+		c.Failf(expected, "exit code %d, and on the standard error:\n%s", r.ExitCode, r.Stderr)
+	}
+	names := strings.Fields(r.Stdout)
+	held := cmp.Or(strings.Join(names, ", "), "nothing")
+	switch {
+	case slices.Contains(names, "cup"):
+		c.Mistake("the wanted one", expected, held)
+	case slices.Contains(names, "before"):
+		c.Mistake("owner by name", expected, held)
+	case slices.Contains(names, "shared"):
+		c.Mistake("any owner", expected, held)
+	case held != expected:
+		c.Fail(expected, held)
+	}
+}
+
+// ownerOf is a reference to an Icecream of that UID.
+func ownerOf(ice *v1alpha1.Icecream, uid types.UID, controller bool) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Icecream", Name: ice.Name, UID: uid, Controller: ptr.To(controller)}
 }
 
 // checkBudget first asks the decision itself, and then has hook act on it.
@@ -87,7 +145,7 @@ func checkBudget(c *check.C) {
 		switch {
 		case budget.Name != ice.Name:
 			c.Mistake("another name", expected, held)
-		case budget.Spec.Selector == nil || !cmp.Equal(budget.Spec.Selector.MatchLabels, map[string]string{v1alpha1.UIDLabel: string(ice.UID)}) || len(budget.Spec.Selector.MatchExpressions) > 0:
+		case budget.Spec.Selector == nil || !gocmp.Equal(budget.Spec.Selector.MatchLabels, map[string]string{v1alpha1.UIDLabel: string(ice.UID)}) || len(budget.Spec.Selector.MatchExpressions) > 0:
 			c.Mistake("another selector", expected, held)
 		case budget.Spec.MaxUnavailable == nil || budget.Spec.MaxUnavailable.String() != "1":
 			c.Mistake("fixed minimum", expected, held)
@@ -123,7 +181,99 @@ func checkBudget(c *check.C) {
 	there("with two replicas again")
 	now, err := icecreams.Get(c.Context(), ice.Name, metav1.GetOptions{})
 	c.Must(err)
-	if diff := cmp.Diff(status, now.Status); diff != "" {
+	if diff := gocmp.Diff(status, now.Status); diff != "" {
 		c.Mistake("status taken", "the status as it was", diff)
+	}
+}
+
+// A look is a worker's at one name: when it began and when it ended, in milliseconds.
+type look struct {
+	worker, began, ended float64
+	name                 string
+}
+
+func (l *look) UnmarshalJSON(data []byte) error {
+	var ended *float64
+	err := json.Unmarshal(data, &[]any{&l.worker, &l.name, &l.began, &ended})
+	l.ended = ptr.Deref(ended, math.Inf(1))
+	return err
+}
+
+// checkQueue first tries the class alone, and then has icecream.mjs work with it.
+func checkQueue(c *check.C) {
+	r := c.Run(testenv.Command{Path: runtime(c.T, "node"), Args: []string{"12-any-language/exercises/queue/try.mjs", c.Path("queue.mjs")}, Timeout: check.Patience(20 * time.Second)})
+	if r.ExitCode != 0 || r.TimedOut {
+		c.Failf("a class Queue with add, get and done", "exit code %d, and on the standard error:\n%s", r.ExitCode, r.Stderr)
+	}
+	// What the class prints for its author comes before the last line.
+	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
+	var trials map[string][]look
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &trials); err != nil {
+		c.Failf("a class that lets its program end by itself", "%s", r.Stdout)
+	}
+	of := func(trial, name string) (looks []look) {
+		for _, l := range trials[trial] {
+			if l.name == name {
+				looks = append(looks, l)
+			}
+		}
+		return looks
+	}
+	held := func(trial string) string {
+		var all []string
+		for _, l := range trials[trial] {
+			all = append(all, fmt.Sprintf("%s to worker %.0f after %.0f ms", l.name, l.worker, l.began))
+		}
+		return cmp.Or(strings.Join(all, ", "), "nothing was given out")
+	}
+
+	expected := "a, added five times, and b, each given out once"
+	switch a, b := len(of("once", "a")), len(of("once", "b")); {
+	case a > 1:
+		c.Mistake("given out twice", expected, held("once"))
+	case a != 1 || b != 1:
+		c.Fail(expected, held("once"))
+	}
+	expected = "two workers that wait, and get a and b when these are added"
+	if a, b := len(of("woken", "a")), len(of("woken", "b")); a+b < 2 {
+		c.Mistake("never woken", expected, held("woken"))
+	} else if a+b > 2 {
+		c.Fail(expected, held("woken"))
+	}
+	expected = "a, added again after 100 of the 600 ms that a worker takes for it, given out once more after done"
+	switch busy := of("busy", "a"); {
+	case len(busy) > 1 && busy[1].began < busy[0].ended:
+		c.Mistake("two at once", expected, held("busy"))
+	case len(busy) == 1:
+		c.Mistake("change lost", expected, held("busy"))
+	case len(busy) != 2:
+		c.Fail(expected, held("busy"))
+	}
+	expected = "b given out at once, and a, whose delay is 1500 ms, once after that, although it is added five times before"
+	a, b := of("waits", "a"), of("waits", "b")
+	switch {
+	case len(a) == 0:
+		c.Fail(expected, held("waits"))
+	case len(a) > 1 && a[1].began < a[0].ended+1450: // a timer may be a little early
+		c.Mistake("wait passed", expected, held("waits"))
+	case len(b) == 0 || b[0].began > a[0].ended+1000:
+		c.Mistake("all wait", expected, held("waits"))
+	case len(a) != 2 || len(b) != 1:
+		c.Fail(expected, held("waits"))
+	}
+	expected = "a, whose delay is 300 ms, given out once more, although nobody adds it"
+	switch again := of("again", "a"); {
+	case len(again) == 1:
+		c.Mistake("not tried again", expected, held("again"))
+	case len(again) != 2:
+		c.Fail(expected, held("again"))
+	}
+
+	dir := copies(c.T, "exercises/queue/icecream.mjs.patch")
+	queue, err := os.ReadFile(c.Path("queue.mjs"))
+	c.Must(err)
+	c.Must(os.WriteFile(filepath.Join(dir, "queue.mjs"), queue, 0o600))
+	if err := waits(controllers["Node.js"].in(c.T, runtime(c.T, "node"), dir)); err != nil {
+		c.Fail("icecream.mjs with this queue waits", err.Error())
 	}
 }
