@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,16 +25,10 @@ import (
 func BenchmarkLanguages(b *testing.B) {
 	const count = 20
 	baseline := 0.0
-	for _, name := range []string{"Go", "bash", "Python", "Node.js", "hook jq"} {
+	for _, name := range []string{"Go", "Go hardened", "controller-runtime", "bash", "Python", "Node.js", "hook jq"} {
 		var took time.Duration
-		var f *icecreamtest.Test
-		if name == "Go" {
-			e := testenv.New(b)
-			f = icecreamtest.Of(b, e, e.Program("./06-controller/simple"))
-			f.Command.Args, f.Command.Env = []string{"-namespace", f.Namespace}, append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
-		} else {
-			f = controllers[name].prepare(b, false)
-		}
+		f := benched(b, name)
+		f.Command.Env = slices.DeleteFunc(f.Command.Env, func(v string) bool { return strings.HasPrefix(v, "KUBE_CACHE_MUTATION_DETECTOR") })
 		start(f)
 		for i := range count {
 			begun := time.Now()
@@ -59,6 +55,31 @@ func BenchmarkLanguages(b *testing.B) {
 		b.ReportMetric(float64(f.Proxy.Count(all)-before), "at-rest-"+unit)
 		f.Stop()
 	}
+}
+
+// benched prepares a controller of this step, or one of steps 06 and 10 for comparison.
+func benched(b *testing.B, name string) *icecreamtest.Test {
+	if c, ok := controllers[name]; ok {
+		return c.prepare(b, false)
+	}
+	e := testenv.New(b)
+	var program string
+	switch name {
+	case "Go":
+		program = e.Program("./06-controller/simple")
+	case "Go hardened":
+		program = e.Program("./06-controller/icecream")
+	default:
+		program = filepath.Join(b.TempDir(), "simple")
+		build := exec.CommandContext(b.Context(), "go", "build", "-C", "../10-kubebuilder/programs", "-buildvcs=false", "-o", program, "./simple")
+		if out, err := build.CombinedOutput(); err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+	}
+	f := icecreamtest.Of(b, e, program)
+	f.Command.Args = []string{"-namespace", f.Namespace}
+	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
+	return f
 }
 
 // memory is the resident memory of a process and of those that it has started, in bytes.
