@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes from the types in 05-crd-go/pkg/apis everything that follows from them:
 # deep copies, registration, OpenAPI models, apply configurations, clients,
-# listers, informers and CRDs; and the same of step 10's project. Works in any clone; needs Go, no GOPATH and no vendor.
+# listers, informers and CRDs; what step 09 needs of that for its own types, and the client of its
+# store; and what kubebuilder makes in step 10's project. Works in any clone; needs Go, no GOPATH and no vendor.
 #
 # CODEGEN_BIN is where the generators are built (default: .workshop/codegen).
 set -euo pipefail
@@ -63,6 +64,24 @@ rm -r "$out/openapi"
   --output-dir "$out/informers" --output-pkg "$pkg/informers" "${apis[@]}"
 
 "$bin/controller-gen" crd paths=./05-crd-go/pkg/apis/... output:crd:dir=05-crd-go/config/crd
+
+# Step 09: no apply configurations, but a client of what is not Kubernetes.
+outside=09-outside/pkg
+module=github.com/k8s-go/workshop
+rm -rf $outside/generated 09-outside/config/crd 09-outside/client/zz_generated.client.go
+find $outside/apis -name 'zz_generated.*' -delete
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "$module/$outside/apis/outside/v1alpha1"
+"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "$module/$outside/apis/outside/v1alpha1"
+"$bin/client-gen" --go-header-file "$header" --clientset-name versioned \
+  --output-dir $outside/generated/clientset --output-pkg "$module/$outside/generated/clientset" \
+  --input-base "$module/$outside/apis" --input outside/v1alpha1
+"$bin/lister-gen" --go-header-file "$header" \
+  --output-dir $outside/generated/listers --output-pkg "$module/$outside/generated/listers" "$module/$outside/apis/outside/v1alpha1"
+"$bin/informer-gen" --go-header-file "$header" \
+  --versioned-clientset-package "$module/$outside/generated/clientset/versioned" --listers-package "$module/$outside/generated/listers" \
+  --output-dir $outside/generated/informers --output-pkg "$module/$outside/generated/informers" "$module/$outside/apis/outside/v1alpha1"
+"$bin/controller-gen" crd "paths=./$outside/apis/..." output:crd:dir=09-outside/config/crd
+"$bin/oapi-codegen" -config 09-outside/client/config.yaml 09-outside/cold-store/openapi.yaml
 
 # Step 10 is a module of its own, as kubebuilder makes it. There, controller-gen does everything.
 cd 10-kubebuilder/icecream

@@ -25,6 +25,7 @@ const (
 	waited     kind = iota // something that people wait for has not happened
 	differs                // the end state is another one
 	restless               // it goes on writing
+	unfinished             // it still writes for the first time what nobody has written before
 	trespassed             // it has written to a bystander
 	died                   // it has ended by itself
 	endless                // it does not end after SIGTERM
@@ -98,6 +99,8 @@ func (c *Case) diagnosis(f *failure) string {
 		return differed(f, when)
 	case restless:
 		return f.wrote(when, c.Copies > 1)
+	case unfinished:
+		return fmt.Sprintf("It was still at work after %s%s, although it writes nothing twice: it is too slow for so much.", f.detail, when)
 	case trespassed:
 		return fmt.Sprintf("It touched somebody else's %s%s: before it writes or deletes, it has to look at the owner reference.", f.detail, when)
 	case died:
@@ -244,7 +247,7 @@ func (f *failure) details() (lines []string) {
 			lines = append(lines, fmt.Sprintf("  %s: %s", c.entry, field))
 		}
 	}
-	if f.detail != "" && f.kind != trespassed && f.kind != overwrote {
+	if f.detail != "" && f.kind != trespassed && f.kind != overwrote && f.kind != unfinished {
 		lines = append(lines, strings.Split(f.detail, "\n")...)
 	}
 	for _, o := range f.others {

@@ -44,6 +44,7 @@ func TestDiagnosis(t *testing.T) {
 		"panics":                 {cut, failure{kind: died, code: 2, detail: "panic: nil map"}, "It panicked after its watches were cut"},
 		"creates blindly":        {&Case{When: "after a new start"}, failure{kind: restless, restarted: true, requests: []faultproxy.Request{create409, create409}}, "It goes on creating configmaps that exist already after a new start (409 AlreadyExists)"},
 		"writes at rest":         {&Case{}, failure{kind: restless, requests: []faultproxy.Request{update, update}}, "It goes on writing although nothing changes"},
+		"is too slow":            {&Case{When: "with a thousand objects"}, failure{kind: unfinished, detail: "1m30s"}, "It was still at work after 1m30s with a thousand objects"},
 		"writes at a restart":    {&Case{}, failure{kind: restless, restarted: true, requests: []faultproxy.Request{update, create409}}, "It writes after a restart although nothing has changed"},
 		"two copies that fight":  {&Case{Copies: 2}, failure{kind: restless, requests: []faultproxy.Request{update}}, "Two copies go on undoing each other's writes"},
 		"takes what is foreign":  {&Case{}, failure{kind: trespassed, detail: "Deployment foreign"}, "It touched somebody else's Deployment foreign"},

@@ -631,7 +631,25 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	if !different.empty() && s.want != nil && !fight {
 		return nil, &failure{kind: differs, diff: different}
 	}
-	return nil, &failure{kind: restless, requests: all[max(0, len(all)-3):], detail: fmt.Sprintf("  %d writes in all", len(all))}
+	last3 := all[max(0, len(all)-3):]
+	if newWork(all) {
+		return nil, &failure{kind: unfinished, requests: last3, detail: (s.contract.Settle + s.more + quietFor).String()}
+	}
+	return nil, &failure{kind: restless, requests: last3, detail: fmt.Sprintf("  %d writes in all", len(all))}
+}
+
+// newWork reports whether the last writes are the first ones of their kind to their objects: then
+// nobody writes in vain.
+func newWork(all []faultproxy.Request) bool {
+	type write struct{ verb, resource, name string }
+	const few = 5
+	times := map[write]int{}
+	for _, r := range all {
+		times[write{r.Verb, r.Resource, r.Name}]++
+	}
+	return len(all) >= few && !slices.ContainsFunc(all[len(all)-few:], func(r faultproxy.Request) bool {
+		return r.Name == "" || times[write{r.Verb, r.Resource, r.Name}] > 1
+	})
 }
 
 // quiet fails if anything is written within the time that has to be calm.

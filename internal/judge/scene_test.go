@@ -3,10 +3,12 @@ package judge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -37,5 +39,22 @@ func TestCommandEnds(t *testing.T) {
 				t.Errorf("%v, want %s", err, test.want)
 			}
 		})
+	}
+}
+
+// Whoever still does something for the first time is slow, and not restless.
+func TestNewWork(t *testing.T) {
+	var all []faultproxy.Request
+	for i := range 6 {
+		all = append(all, faultproxy.Request{Verb: "patch", Resource: "icecreams/status", Name: fmt.Sprint("many-", i)})
+	}
+	if !newWork(all) {
+		t.Error("six objects, each written once, are not new work")
+	}
+	if newWork(append(all, all[5])) {
+		t.Error("an object that is written twice is new work")
+	}
+	if newWork(all[:3]) {
+		t.Error("three writes are enough to tell")
 	}
 }

@@ -1,0 +1,372 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/09-outside/client"
+	"github.com/k8s-go/workshop/09-outside/pkg/apis/outside/v1alpha1"
+	typed "github.com/k8s-go/workshop/09-outside/pkg/generated/clientset/versioned/typed/outside/v1alpha1"
+	listers "github.com/k8s-go/workshop/09-outside/pkg/generated/listers/outside/v1alpha1"
+)
+
+// A controller rents a room for each ColdRoom.
+type controller struct {
+	loop   *loop.Loop
+	client typed.ColdRoomsGetter
+	cached listers.ColdRoomLister
+	store  *store
+	options
+}
+
+// options are what the user of the program chooses.
+type options struct {
+	namespace  string
+	poll       time.Duration // how often to look at a room that nobody has changed here
+	retry      time.Duration // how long after a refusal to try again without a change
+	remembered time.Duration // for how long the store certainly knows a key
+}
+
+// soon is when to look at something that the store is busy with.
+const soon = time.Second
+
+// reconcile takes step after step, and keeps the status of each before it takes the next one.
+func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	cached, err := c.cached.ColdRooms(key.Namespace).Get(key.Name)
+	if err != nil { // a cache's only error is NotFound
+		return 0, nil
+	}
+	cr := cached.DeepCopy()
+	for {
+		before := cr.DeepCopy()
+		cr.Status.ObservedGeneration = cr.Generation
+		again, done, err := c.step(ctx, cr)
+		if err != nil {
+			failing(cr, err)
+		}
+		if !done {
+			again = 0
+		}
+		after, failed := c.keep(ctx, before, cr)
+		if wait := (*busy)(nil); errors.As(err, &wait) && failed == nil {
+			return wait.wait + soon/10, nil
+		}
+		if err := errors.Join(err, failed); err != nil || done || after == nil {
+			return again, err
+		}
+		cr = after
+	}
+}
+
+// keep writes what a step has changed, and returns the object as it is then; nil if it is gone.
+// Each write carries the resourceVersion, so nothing is kept that an old cache has led to.
+func (c *controller) keep(ctx context.Context, before, cr *v1alpha1.ColdRoom) (after *v1alpha1.ColdRoom, err error) {
+	client, key := c.client.ColdRooms(cr.Namespace), cache.MetaObjectToName(cr)
+	after = cr
+	if !equality.Semantic.DeepEqual(before.Status, cr.Status) {
+		if after, err = client.UpdateStatus(ctx, cr, metav1.UpdateOptions{}); err != nil {
+			return nil, ignoreGone(err)
+		}
+		c.loop.Wrote(key, "status", "a step was taken")
+	}
+	if !slices.Equal(before.Finalizers, cr.Finalizers) {
+		after.Finalizers = cr.Finalizers
+		if after, err = client.Update(ctx, after, metav1.UpdateOptions{}); err != nil {
+			return nil, ignoreGone(err)
+		}
+		c.loop.Wrote(key, "finalizer", "the room begins or ends")
+		if after.DeletionTimestamp != nil {
+			return nil, nil
+		}
+	}
+	return after, nil
+}
+
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// step does one thing about a ColdRoom. It changes the object's status and finalizers, and makes at
+// most one call that changes something in the store. Unless it is done, there is a next step.
+func (c *controller) step(ctx context.Context, cr *v1alpha1.ColdRoom) (again time.Duration, done bool, err error) {
+	if cr.DeletionTimestamp != nil {
+		return c.end(ctx, cr)
+	}
+	if !slices.Contains(cr.Finalizers, v1alpha1.Finalizer) {
+		cr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer) // before the first call
+		return 0, false, nil
+	}
+	if cr.Status.RoomID == "" {
+		return c.rent(ctx, cr)
+	}
+	room, err := c.store.room(ctx, cr.Status.RoomID)
+	if gone(err) { // somebody has given it up
+		forget(cr)
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, true, err
+	}
+	return c.adjust(ctx, cr, room)
+}
+
+// rent leads from no room to the ID of one.
+func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again time.Duration, done bool, err error) {
+	ready(cr, metav1.ConditionFalse, v1alpha1.ReasonNotRented)
+	request := cr.Status.Request
+	if request != nil && request.Refused != "" {
+		if wait := c.holds(cr, request.Attempt); wait > 0 {
+			return wait, true, nil
+		}
+		request = nil
+	}
+	switch {
+	case request == nil:
+		// Perhaps there is one already, of which no status says anything any more.
+		rooms, err := c.store.of(ctx, v1alpha1.UIDTag, string(cr.UID))
+		if err != nil {
+			return 0, true, err
+		}
+		for _, room := range rooms {
+			if room.State != client.Emptying {
+				cr.Status.Request, cr.Status.RoomID = nil, room.Id
+				return 0, false, nil
+			}
+		}
+		// Written down before it is sent: whoever comes after a crash sends the same again.
+		cr.Status.Requests++
+		cr.Status.Request = &v1alpha1.RoomRequest{Key: fmt.Sprintf("%s-%d", cr.UID, cr.Status.Requests), Pallets: cr.Spec.Pallets, Celsius: *cr.Spec.Celsius, Attempt: attempt(cr)}
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		return 0, false, nil
+	case time.Since(request.Since.Time) > c.remembered:
+		cr.Status.Request = nil // the store may have forgotten the key, but its lists are complete by now
+		return 0, false, nil
+	}
+	room, err := c.send(ctx, cr)
+	if message := forGood(err); message != "" {
+		request.Refused = message
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+		return 0, false, nil
+	}
+	if gone(err) { // the room of this key has been given up
+		cr.Status.Request = nil
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, true, err
+	}
+	cr.Status.RoomID, cr.Status.Request = room.Id, nil
+	return 0, false, nil
+}
+
+// send sends the request that the status holds.
+func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.Room, error) {
+	// This cannot be undone, and the cache may be old: the request may have been refused, and another one sent.
+	now, err := c.client.ColdRooms(cr.Namespace).Get(ctx, cr.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if now.UID != cr.UID || now.ResourceVersion != cr.ResourceVersion {
+		return nil, loop.ErrStale
+	}
+	request := cr.Status.Request
+	return c.store.rent(ctx, request.Key, client.RoomRequest{Name: cr.Namespace + "/" + cr.Name, Tags: &map[string]string{v1alpha1.UIDTag: string(cr.UID)},
+		Pallets: int(request.Pallets), Celsius: int(request.Celsius)})
+}
+
+// adjust makes a room what the spec wants.
+func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *client.Room) (again time.Duration, done bool, err error) {
+	observe(cr, room)
+	switch {
+	case room.State == client.Preparing || room.State == client.Emptying:
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		return soon, true, nil
+	case room.Celsius != int(*cr.Spec.Celsius):
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
+		return 0, err != nil, err
+	}
+	resize := cr.Status.Resize
+	if resize == nil || resize.Refused != "" {
+		switch {
+		case room.State == client.Closed: // it was rolled back, or somebody has closed it
+			_, err := c.store.OpenRoomWithResponse(ctx, room.Id)
+			return 0, err != nil, err
+		case room.Pallets == int(cr.Spec.Pallets):
+			cr.Status.Resize = nil
+			synced(cr, metav1.ConditionTrue, v1alpha1.ReasonSynced, "")
+			return c.poll, true, nil
+		case resize != nil && c.holds(cr, resize.Attempt) > 0:
+			return min(c.holds(cr, resize.Attempt), c.poll), true, nil
+		}
+		// Written down before the first of three calls: whoever finds it closed knows why.
+		cr.Status.Resize = &v1alpha1.Resize{To: cr.Spec.Pallets, Attempt: attempt(cr)}
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		return 0, false, nil
+	}
+	switch {
+	case resize.To != cr.Spec.Pallets: // it has changed in between
+		cr.Status.Resize = nil
+		if room.State == client.Closed {
+			cr.Status.Resize = &v1alpha1.Resize{To: cr.Spec.Pallets, Attempt: attempt(cr)}
+		}
+		return 0, false, nil
+	case room.Pallets == int(resize.To):
+		if room.State == client.Closed {
+			_, err := c.store.OpenRoomWithResponse(ctx, room.Id)
+			return 0, err != nil, err
+		}
+		cr.Status.Resize = nil
+		return 0, false, nil
+	case room.State != client.Closed:
+		_, err := c.store.CloseRoomWithResponse(ctx, room.Id)
+		return 0, err != nil, err
+	}
+	_, err = c.store.ResizeRoomWithResponse(ctx, room.Id, client.ResizeRoomJSONRequestBody{Pallets: int(resize.To)})
+	if message := forGood(err); message != "" {
+		resize.Refused = message
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+		return 0, false, nil
+	}
+	return 0, err != nil, err
+}
+
+// end gives the room up, and lets the object go when there is certainly none.
+func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time.Duration, done bool, err error) {
+	i := slices.Index(cr.Finalizers, v1alpha1.Finalizer)
+	if i < 0 {
+		return 0, true, nil
+	}
+	letGo := func() (time.Duration, bool, error) {
+		cr.Finalizers = slices.Delete(cr.Finalizers, i, i+1)
+		return 0, false, nil
+	}
+	request := cr.Status.Request
+	switch {
+	case cr.Spec.DeletionPolicy == v1alpha1.Orphan:
+		return letGo()
+	case cr.Status.RoomID == "" && request != nil && request.Refused == "" && time.Since(request.Since.Time) < c.remembered:
+		// Nobody knows whether this has led to a room, and a list may be late. The same request again says it.
+		room, err := c.send(ctx, cr)
+		switch {
+		case err == nil:
+			cr.Status.RoomID, cr.Status.Request = room.Id, nil
+		case forGood(err) != "" || gone(err):
+			cr.Status.Request = nil
+		default:
+			return 0, true, err
+		}
+		return 0, false, nil
+	}
+	rooms, err := c.store.of(ctx, v1alpha1.UIDTag, string(cr.UID))
+	if err != nil {
+		return 0, true, err
+	}
+	if id := cr.Status.RoomID; id != "" && !slices.ContainsFunc(rooms, func(r client.Room) bool { return r.Id == id }) {
+		rooms = append(rooms, client.Room{Id: id}) // the list is late
+	}
+	for _, room := range rooms {
+		_, err := c.store.GiveUpRoomWithResponse(ctx, room.Id)
+		if gone(err) {
+			if room.Id == cr.Status.RoomID {
+				cr.Status.RoomID = ""
+			}
+			continue
+		}
+		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonClosed)
+		if message := forGood(err); message != "" {
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+			return c.poll, true, nil
+		}
+		if err == nil {
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		}
+		return soon, true, err
+	}
+	return letGo()
+}
+
+func attempt(cr *v1alpha1.ColdRoom) v1alpha1.Attempt {
+	return v1alpha1.Attempt{Generation: cr.Generation, Since: metav1.Now()}
+}
+
+// holds says how long a refusal still holds. A change of the spec ends it at once.
+func (c *controller) holds(cr *v1alpha1.ColdRoom, refused v1alpha1.Attempt) time.Duration {
+	if refused.Generation != cr.Generation {
+		return 0
+	}
+	return time.Until(refused.Since.Add(c.retry))
+}
+
+// forget is for a room that is gone.
+func forget(cr *v1alpha1.ColdRoom) {
+	cr.Status.RoomID, cr.Status.Request, cr.Status.Resize, cr.Status.Pallets, cr.Status.Celsius = "", nil, nil, nil, nil
+	ready(cr, metav1.ConditionFalse, v1alpha1.ReasonNotRented)
+	synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+}
+
+// observe writes down what a room is like.
+func observe(cr *v1alpha1.ColdRoom, room *client.Room) {
+	pallets, celsius := int32(room.Pallets), int32(room.Celsius)
+	cr.Status.Pallets, cr.Status.Celsius = &pallets, &celsius
+	switch room.State {
+	case client.Ready:
+		ready(cr, metav1.ConditionTrue, v1alpha1.ReasonReady)
+	case client.Preparing:
+		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonPreparing)
+	default:
+		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonClosed)
+	}
+}
+
+// failing says what goes wrong for now, in words that stay the same while it does.
+func failing(cr *v1alpha1.ColdRoom, err error) {
+	if errors.Is(err, loop.ErrStale) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return
+	}
+	var r *refused
+	message := "the store cannot be reached"
+	switch {
+	case errors.As(err, &r) && r.code < http.StatusInternalServerError, errors.Is(err, errStrange), errors.Is(err, errNoToken):
+		message = err.Error()
+	case errors.As(err, &r):
+		message = fmt.Sprintf("the store answers %d", r.code)
+	case errors.As(err, new(*busy)):
+		return // it is not alarming
+	}
+	synced(cr, metav1.ConditionFalse, v1alpha1.ReasonFailing, message)
+}
+
+func ready(cr *v1alpha1.ColdRoom, status metav1.ConditionStatus, reason string) {
+	meta.SetStatusCondition(&cr.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, ObservedGeneration: cr.Generation})
+}
+
+func synced(cr *v1alpha1.ColdRoom, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&cr.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionSynced, Status: status, Reason: reason, Message: message, ObservedGeneration: cr.Generation})
+}
+
+// errNoToken says that nobody has put the token where it is looked for.
+var errNoToken = errors.New("there is no token for the store")
+
+// tokenOf reads the token from a Secret.
+func tokenOf(secret *corev1.Secret) (string, error) {
+	if token := string(secret.Data["token"]); token != "" {
+		return token, nil
+	}
+	return "", fmt.Errorf("%w: the Secret %s has no key token", errNoToken, secret.Name)
+}

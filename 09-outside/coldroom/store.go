@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/k8s-go/workshop/09-outside/client"
+)
+
+// deadline is how long a call to the store may take.
+const deadline = 10 * time.Second
+
+// A store is the cold store as all keys see it: they share one token and one rate.
+type store struct {
+	*client.ClientWithResponses
+	token   func() (string, error)
+	limiter *rate.Limiter
+
+	mu       sync.Mutex
+	patience time.Time // no call before, because the store has asked for it
+}
+
+// newStore makes at most perSecond calls a second.
+func newStore(url string, perSecond float64, token func() (string, error)) (*store, error) {
+	s := &store{token: token, limiter: rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))}
+	// A redirect would send the token to somebody else, and a call twice.
+	sender := &http.Client{Timeout: deadline, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var err error
+	s.ClientWithResponses, err = client.NewClientWithResponses(url, client.WithHTTPClient(doer(func(r *http.Request) (*http.Response, error) { return s.do(sender, r) })))
+	return s, err
+}
+
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
+
+// do sends a call when it is its turn. An answer that says no becomes an error.
+func (s *store) do(sender *http.Client, r *http.Request) (*http.Response, error) {
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	s.mu.Lock()
+	wait := time.Until(s.patience)
+	s.mu.Unlock()
+	if wait > 0 {
+		return nil, &busy{wait}
+	}
+	if err := s.limiter.Wait(r.Context()); err != nil {
+		return nil, err
+	}
+	answer, err := sender.Do(r)
+	if err != nil || answer.StatusCode < 300 {
+		return answer, err
+	}
+	return nil, s.refusal(answer)
+}
+
+// refusal reads an answer that says no.
+func (s *store) refusal(answer *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return fmt.Errorf("reading the answer of the store: %w", err)
+	}
+	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds >= 0 {
+		wait := time.Duration(seconds) * time.Second
+		s.mu.Lock()
+		s.patience = time.Now().Add(wait)
+		s.mu.Unlock()
+		return &busy{wait}
+	}
+	r := &refused{code: answer.StatusCode}
+	if err := json.Unmarshal(body, r); err != nil {
+		r.Message = string(bytes.TrimSpace(body))
+	}
+	return r
+}
+
+// busy says that the store wants to be left alone for a while.
+type busy struct{ wait time.Duration }
+
+func (b *busy) Error() string { return "the store has asked for patience" }
+
+// refused is an answer that says no: nothing was done.
+type refused struct {
+	code    int
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+func (r *refused) Error() string {
+	return fmt.Sprintf("the store answers %d %s: %s", r.code, http.StatusText(r.code), r.Message)
+}
+
+// forGood returns what the store has said if the same call will meet the same answer until
+// somebody changes something. It is empty for every other error.
+func forGood(err error) string {
+	var r *refused
+	if !errors.As(err, &r) {
+		return ""
+	}
+	switch r.code {
+	case http.StatusPaymentRequired, http.StatusForbidden, http.StatusConflict, http.StatusUnprocessableEntity:
+		return r.Message
+	}
+	return ""
+}
+
+// gone reports whether the store says that there is no such room.
+func gone(err error) bool {
+	var r *refused
+	return errors.As(err, &r) && r.code == http.StatusNotFound
+}
+
+// rent asks for a room. The same key means the same room, however often it is sent.
+func (s *store) rent(ctx context.Context, key string, want client.RoomRequest) (*client.Room, error) {
+	answer, err := s.RentRoomWithResponse(ctx, &client.RentRoomParams{IdempotencyKey: &key}, want)
+	if err != nil {
+		return nil, err
+	}
+	if answer.JSON201 != nil {
+		return answer.JSON201, nil
+	}
+	return room(answer.JSON200)
+}
+
+func (s *store) room(ctx context.Context, id string) (*client.Room, error) {
+	answer, err := s.GetRoomWithResponse(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return room(answer.JSON200)
+}
+
+// of returns the rooms that had a tag a while ago.
+func (s *store) of(ctx context.Context, key, value string) ([]client.Room, error) {
+	tag := key + "=" + value
+	answer, err := s.ListRoomsWithResponse(ctx, &client.ListRoomsParams{Tag: &tag})
+	if err != nil {
+		return nil, err
+	}
+	if answer.JSON200 == nil {
+		return nil, errStrange
+	}
+	return answer.JSON200.Rooms, nil
+}
+
+var errStrange = errors.New("the store has sent no room: is that its address?")
+
+func room(r *client.Room) (*client.Room, error) {
+	if r == nil || r.Id == "" {
+		return nil, errStrange
+	}
+	return r, nil
+}
