@@ -535,34 +535,21 @@ func TestCredentials(t *testing.T) {
 	f.Stop()
 }
 
-// One Retry-After holds for all keys, and so does -rate.
-func TestPatience(t *testing.T) {
+// -rate holds for all keys together.
+func TestRate(t *testing.T) {
 	t.Parallel()
 	f := newTenant(t, nil, "-rate", "10")
 	f.Start()
-	f.company.owner("POST", "/faults", fault{Method: "POST", Times: 1, Do: "answer", Code: 429, Retry: 3})
 	for i := range 8 {
 		f.create(fmt.Sprint("room-", i), 1)
 	}
 	for i := range 8 {
 		f.ready(fmt.Sprint("room-", i))
 	}
-	var told time.Time
-	all := f.company.ledger()
-	for _, e := range all {
-		switch {
-		case e.Code == http.StatusTooManyRequests:
-			told = e.Time
-		case !told.IsZero() && e.By == "tenant" && e.Time.Before(told.Add(2800*time.Millisecond)) && e.Time.After(told.Add(300*time.Millisecond)): // some were on their way
-			t.Errorf("%s came %s after the store asked for 3 s", e, e.Time.Sub(told))
-		}
-	}
-	if told.IsZero() {
-		t.Fatal("the store has not asked for patience")
-	}
+	all := slices.DeleteFunc(f.company.ledger(), func(e entry) bool { return e.By != "tenant" })
 	for i, e := range all {
-		if j := i + 20; j < len(all) && all[j].Time.Sub(e.Time) < 900*time.Millisecond && e.By == "tenant" {
-			t.Fatalf("21 calls within %s, and -rate is 10", all[j].Time.Sub(e.Time)) // 10 at once, and 10 in the second after that
+		if j := i + 20; j < len(all) && all[j].Time.Sub(e.Time) < 900*time.Millisecond { // 10 at once, and 10 in the second after that
+			t.Fatalf("21 calls within %s, and -rate is 10", all[j].Time.Sub(e.Time))
 		}
 	}
 	f.Stop()

@@ -27,6 +27,8 @@ type controller struct {
 	loop   *loop.Loop
 	client typed.ColdRoomsGetter
 	cached listers.ColdRoomLister
+	cache  cache.Store // what cached reads
+	writes loop.Writes
 	store  *store
 	options
 }
@@ -46,7 +48,11 @@ const soon = time.Second
 func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	cached, err := c.cached.ColdRooms(key.Namespace).Get(key.Name)
 	if err != nil { // a cache's only error is NotFound
+		c.writes.Forget(key)
 		return 0, nil
+	}
+	if c.writes.Behind(key) {
+		return 0, nil // the event of what was written brings the key back
 	}
 	cr := cached.DeepCopy()
 	for {
@@ -63,6 +69,9 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		if wait := (*busy)(nil); errors.As(err, &wait) && failed == nil {
 			return wait.wait + soon/10, nil
 		}
+		if apierrors.IsNotFound(failed) {
+			return 0, nil // it is gone
+		}
 		if err := errors.Join(err, failed); err != nil || done || after == nil {
 			return again, err
 		}
@@ -73,45 +82,48 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 // keep writes what a step has changed, and returns the object as it is then; nil if it is gone.
 // Each write carries the resourceVersion, so nothing is kept that an old cache has led to.
 func (c *controller) keep(ctx context.Context, before, cr *v1alpha1.ColdRoom) (after *v1alpha1.ColdRoom, err error) {
-	client, key := c.client.ColdRooms(cr.Namespace), cache.MetaObjectToName(cr)
+	client := c.client.ColdRooms(cr.Namespace)
 	after = cr
 	if !equality.Semantic.DeepEqual(before.Status, cr.Status) {
-		if after, err = client.UpdateStatus(ctx, cr, metav1.UpdateOptions{}); err != nil {
-			return nil, ignoreGone(err)
+		after, err = client.UpdateStatus(ctx, cr, metav1.UpdateOptions{})
+		if err = c.wrote(cr, after, err, "status"); err != nil {
+			return nil, err
 		}
-		c.loop.Wrote(key, "status", "a step was taken")
 	}
 	if !slices.Equal(before.Finalizers, cr.Finalizers) {
 		after.Finalizers = cr.Finalizers
-		if after, err = client.Update(ctx, after, metav1.UpdateOptions{}); err != nil {
-			return nil, ignoreGone(err)
-		}
-		c.loop.Wrote(key, "finalizer", "the room begins or ends")
-		if after.DeletionTimestamp != nil {
-			return nil, nil
+		after, err = client.Update(ctx, after, metav1.UpdateOptions{})
+		if err = c.wrote(cr, after, err, "finalizer"); err != nil || after.DeletionTimestamp != nil {
+			return nil, err
 		}
 	}
 	return after, nil
 }
 
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
+// wrote remembers a write, so that nothing is done about a cache that does not show it yet.
+func (c *controller) wrote(cr, after *v1alpha1.ColdRoom, err error, what string) error {
+	key := cache.MetaObjectToName(cr)
+	if err != nil {
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // nobody knows whether it was written
+			c.writes.Record(key, c.cache, "")
+		}
+		return err
 	}
-	return err
+	c.writes.Record(key, c.cache, after.ResourceVersion)
+	c.loop.Wrote(key, what, "a step was taken")
+	return nil
 }
 
 // step does one thing about a ColdRoom. It changes the object's status and finalizers, and makes at
 // most one call that changes something in the store. Unless it is done, there is a next step.
 func (c *controller) step(ctx context.Context, cr *v1alpha1.ColdRoom) (again time.Duration, done bool, err error) {
-	if cr.DeletionTimestamp != nil {
+	switch {
+	case cr.DeletionTimestamp != nil:
 		return c.end(ctx, cr)
-	}
-	if !slices.Contains(cr.Finalizers, v1alpha1.Finalizer) {
+	case !slices.Contains(cr.Finalizers, v1alpha1.Finalizer):
 		cr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer) // before the first call
 		return 0, false, nil
-	}
-	if cr.Status.RoomID == "" {
+	case cr.Status.RoomID == "":
 		return c.rent(ctx, cr)
 	}
 	room, err := c.store.room(ctx, cr.Status.RoomID)
@@ -150,7 +162,8 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 		}
 		// Written down before it is sent: whoever comes after a crash sends the same again.
 		cr.Status.Requests++
-		cr.Status.Request = &v1alpha1.RoomRequest{Key: fmt.Sprintf("%s-%d", cr.UID, cr.Status.Requests), Pallets: cr.Spec.Pallets, Celsius: *cr.Spec.Celsius, Attempt: attempt(cr)}
+		cr.Status.Request = &v1alpha1.RoomRequest{Key: fmt.Sprintf("%s-%d", cr.UID, cr.Status.Requests),
+			Pallets: cr.Spec.Pallets, Celsius: *cr.Spec.Celsius, Attempt: attempt(cr)}
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		return 0, false, nil
 	case time.Since(request.Since.Time) > c.remembered:
@@ -280,15 +293,15 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 	if id := cr.Status.RoomID; id != "" && !slices.ContainsFunc(rooms, func(r client.Room) bool { return r.Id == id }) {
 		rooms = append(rooms, client.Room{Id: id}) // the list is late
 	}
-	for _, room := range rooms {
-		_, err := c.store.GiveUpRoomWithResponse(ctx, room.Id)
+	for _, listed := range rooms {
+		room, err := c.store.room(ctx, listed.Id) // as it is now
 		if gone(err) {
-			if room.Id == cr.Status.RoomID {
-				cr.Status.RoomID = ""
-			}
 			continue
 		}
 		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonClosed)
+		if err == nil && room.State != client.Emptying {
+			_, err = c.store.GiveUpRoomWithResponse(ctx, room.Id)
+		}
 		if message := forGood(err); message != "" {
 			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
 			return c.poll, true, nil

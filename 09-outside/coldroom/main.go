@@ -76,7 +76,7 @@ func run(ctx context.Context) error {
 
 	roomFactory := externalversions.NewSharedInformerFactoryWithOptions(rooms, 0, externalversions.WithNamespace(o.namespace))
 	coldRooms := roomFactory.Outside().V1alpha1().ColdRooms()
-	c.cached = coldRooms.Lister()
+	c.cached, c.cache = coldRooms.Lister(), coldRooms.Informer().GetStore()
 	err = c.loop.Watch(coldRooms.Informer(), each(func(name cache.ObjectName) { c.loop.Add(name, "ColdRoom changed") }))
 	run, token := []loop.Informers{roomFactory}, func() (string, error) { return "", nil }
 	if *secret != "" {

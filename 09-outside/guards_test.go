@@ -1,0 +1,242 @@
+package outside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/09-outside/pkg/apis/outside/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// guards are those of the controller, each of which a line or two of it are there for.
+var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "without.go", Changes: map[string][]testenv.ProgramOption{
+	"recorded key": {testenv.Replace("controller.go", "c.store.rent(ctx, request.Key,", `c.store.rent(ctx, map[bool]string{false: request.Key, true: time.Now().String()}[without("recorded key")],`)},
+	"finalizer":    {testenv.Replace("controller.go", "case !slices.Contains(cr.Finalizers, v1alpha1.Finalizer):", `case !slices.Contains(cr.Finalizers, v1alpha1.Finalizer) && !without("finalizer"):`)},
+	"finalizer first": {testenv.Replace("controller.go", "\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)",
+		"\t\tif without(\"finalizer first\") && cr.Status.RoomID == \"\" {\n\t\t\treturn c.rent(ctx, cr)\n\t\t}\n\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)")},
+	"catching up":             {testenv.Replace("controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
+	"asking again at the end": {testenv.Replace("controller.go", `case cr.Status.RoomID == "" && request != nil &&`, `case !without("asking again at the end") && cr.Status.RoomID == "" && request != nil &&`)},
+	"adoption":                {testenv.Replace("controller.go", "if room.State != client.Emptying {", `if room.State != client.Emptying && !without("adoption") {`)},
+	"rollback":                {testenv.Replace("controller.go", "case room.State == client.Closed: // it was", `case room.State == client.Closed && !(without("rollback") && resize != nil): // it was`)},
+	"end of a refusal":        {testenv.Replace("controller.go", "if message := forGood(err); message != \"\" {\n\t\trequest.Refused", "if message := forGood(err); message != \"\" && !without(\"end of a refusal\") {\n\t\trequest.Refused")},
+	"tag":                     {testenv.Replace("store.go", "tag := key + \"=\" + value\n", "tag := key + \"=\" + value\n\tif without(\"tag\") {\n\t\tanswer, err := s.ListRoomsWithResponse(ctx, nil)\n\t\tif err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t\treturn answer.JSON200.Rooms, nil\n\t}\n")},
+	"patience":                {testenv.Replace("store.go", "if wait > 0 {", `if wait > 0 && !without("patience") {`)},
+	"waiting for the end":     {testenv.Replace("controller.go", "\t\treturn soon, true, err\n\t}\n\treturn letGo()", "\t\tif err == nil && without(\"waiting for the end\") {\n\t\t\tcontinue\n\t\t}\n\t\treturn soon, true, err\n\t}\n\treturn letGo()")},
+}}
+
+// Each guard is there for a claim, which holds with it, and not without it.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	late := []string{"-lag", "3s"} // no list shows what has just happened
+	for name, tc := range map[string]struct {
+		store  []string
+		claim  func(*tenant) error
+		guards map[string]string // and what the claim says without each
+	}{
+		"one room":           {late, rentsOnce, map[string]string{"recorded key": "two rooms"}},
+		"nothing left":       {late, leavesNothing, map[string]string{"finalizer": "still rented", "finalizer first": "still rented", "asking again at the end": "still rented"}},
+		"the room it had":    {[]string{"-remembered", "1ms"}, adopts, map[string]string{"adoption": "two rooms"}},
+		"open again":         {[]string{"-quota", "10"}, rollsBack, map[string]string{"rollback": "stays closed"}},
+		"one change":         {[]string{"-quota", "10"}, changesOnce, map[string]string{"catching up": "was closed"}},
+		"few calls":          {[]string{"-quota", "10"}, asksRarely, map[string]string{"end of a refusal": "calls for what was refused"}},
+		"nobody else's":      {nil, leavesOthersAlone, map[string]string{"tag": "somebody else's"}},
+		"patience":           {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
+		"the end of the end": {[]string{"-empty", "2s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := tc.claim(newTenant(t, tc.store)); err != nil {
+				t.Error(err)
+			}
+		})
+		for guard, says := range tc.guards {
+			t.Run(name+" without "+guard, func(t *testing.T) {
+				t.Parallel()
+				f := newTenant(t, tc.store)
+				f.Command.Path = guards.Build(t, f.Env, guard)
+				f.Command.Env = append(f.Command.Env, controllertest.WithoutEnv+"="+guard)
+				if err := tc.claim(f); err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("without the guard: %v; want an error with %q", err, says)
+				}
+			})
+		}
+	}
+}
+
+// loseRent has the store carry out the next rent without an answer, and kills the controller then.
+func (f *tenant) loseRent(name string) {
+	f.T.Helper()
+	f.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms", Do: "silent", After: true})
+	f.Start()
+	f.create(name, 4)
+	f.company.struck()
+	f.Kill()
+	f.company.owner("DELETE", "/faults", nil)
+}
+
+func rentsOnce(f *tenant) error {
+	f.loseRent("fish")
+	f.Start()
+	f.ready("fish")
+	return f.company.doubles()
+}
+
+// leavesNothing: nobody has seen the answer to the rent when the ColdRoom is deleted.
+func leavesNothing(f *tenant) error {
+	f.loseRent("fish")
+	f.delete("fish")
+	f.Start()
+	f.gone("fish")
+	if rooms := f.company.rooms(); len(rooms) > 0 {
+		return fmt.Errorf("its ColdRoom is gone, and it is still rented: %+v", rooms)
+	}
+	return nil
+}
+
+// adopts: the status is lost, and the store has forgotten the key. While it knows the key, the same
+// request leads to the same room in any case.
+func adopts(f *tenant) error {
+	f.Start()
+	f.create("fish", 4)
+	cr := f.ready("fish")
+	f.Stop()
+	cr.Status = v1alpha1.ColdRoomStatus{}
+	if _, err := f.cold.UpdateStatus(f.Context(), cr, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	f.Start()
+	f.ready("fish")
+	return f.company.doubles()
+}
+
+func rollsBack(f *tenant) error {
+	f.Start()
+	f.create("fish", 6)
+	f.ready("fish")
+	f.patch("fish", `{"spec":{"pallets":11}}`)
+	f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonRefused))
+	var err error
+	f.Eventually(time.Minute, func(context.Context) error {
+		looks, refused := 0, false
+		for _, e := range f.company.ledger() {
+			switch {
+			case e.Code == http.StatusPaymentRequired:
+				refused = true
+			case refused && strings.HasSuffix(e.Path, "/open"):
+				return nil
+			case refused && e.Method == http.MethodGet:
+				looks++
+			}
+		}
+		if looks < 5 {
+			return fmt.Errorf("it has looked %d times", looks)
+		}
+		err = errors.New("its change was refused, and it stays closed")
+		return nil
+	})
+	return err
+}
+
+// changesOnce: the cache does not show that a change was refused.
+func changesOnce(f *tenant) error {
+	f.Start()
+	f.create("fish", 6)
+	f.ready("fish")
+	// The events of the patch, and of the record that follows, still come.
+	behind := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "coldrooms"}, Fault: faultproxy.Hold, After: 2, Times: -1})
+	f.patch("fish", `{"spec":{"pallets":11}}`)
+	f.Struck(behind, 1)
+	time.Sleep(2 * time.Second)
+	closed := 0
+	for _, e := range f.company.calls() {
+		if strings.HasSuffix(e.Path, "/close") {
+			closed++
+		}
+	}
+	behind.Remove()
+	if closed != 1 {
+		return fmt.Errorf("it was closed %d times for one change", closed)
+	}
+	f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonRefused))
+	return nil
+}
+
+func asksRarely(f *tenant) error {
+	f.Start()
+	f.create("fish", 11)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if len(f.company.calls()) == 0 {
+			return errors.New("it has not asked")
+		}
+		return nil
+	})
+	time.Sleep(3 * time.Second)
+	if n := len(f.company.calls()); n > 2 {
+		return fmt.Errorf("%d calls for what was refused", n)
+	}
+	return nil
+}
+
+// leavesOthersAlone: somebody else has a room of the same name.
+func leavesOthersAlone(f *tenant) error {
+	body := map[string]any{"name": f.Namespace + "/fish", "pallets": 1, "celsius": 0}
+	if code := f.company.call("POST", "/v1/rooms", nil, body, nil); code != http.StatusCreated {
+		return fmt.Errorf("renting a room: %d", code)
+	}
+	f.Start()
+	f.create("fish", 4)
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		cr, err := f.cold.Get(ctx, "fish", metav1.GetOptions{})
+		if err == nil && cr.Status.RoomID == "" {
+			err = errors.New("it has no room")
+		}
+		return err
+	})
+	f.delete("fish")
+	f.gone("fish")
+	if rooms := f.company.rooms(); len(rooms) != 1 || rooms[0].Tags != nil {
+		return fmt.Errorf("somebody else's room was given up: rented are %+v", rooms)
+	}
+	return nil
+}
+
+func waitsAsTold(f *tenant) error {
+	f.company.owner("POST", "/faults", fault{Method: "POST", Do: "answer", Code: http.StatusTooManyRequests, Retry: 3})
+	f.Start()
+	f.create("first", 1)
+	f.company.struck()
+	told := time.Now()
+	f.create("second", 1)
+	f.ready("first")
+	f.ready("second")
+	for _, e := range f.company.ledger() {
+		if after := e.Time.Sub(told); e.By == "tenant" && after > 0 && after < 2*time.Second {
+			return fmt.Errorf("%s came %s after the store asked for 3 s", e, after)
+		}
+	}
+	return nil
+}
+
+func endsLast(f *tenant) error {
+	f.Start()
+	f.create("fish", 4)
+	f.ready("fish")
+	f.delete("fish")
+	f.gone("fish")
+	var rooms struct {
+		Rooms []struct{ ID, State string }
+	}
+	if f.company.call("GET", "/v1/rooms", nil, nil, &rooms); len(rooms.Rooms) > 0 {
+		return fmt.Errorf("it is gone before its room: %+v", rooms)
+	}
+	return nil
+}
