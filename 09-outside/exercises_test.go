@@ -1,0 +1,392 @@
+package outside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-go/workshop/09-outside/client"
+	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+func TestExercises(t *testing.T) {
+	check.Exercises(t, check.Checks{"once": checkOnce, "leave": checkLeave, "change": checkChange})
+}
+
+const (
+	roomAnnotation    = "outside.k8s-go.openshift.org/room"
+	refusedAnnotation = "outside.k8s-go.openshift.org/refused"
+)
+
+// A shelf is a learner's program with its store.
+type shelf struct {
+	*check.C
+	company *company
+	command testenv.Command
+	process *testenv.Process
+}
+
+func newShelf(c *check.C, flags ...string) *shelf {
+	s := &shelf{C: c, company: open(c.T, c.Env, flags...)}
+	s.command = testenv.Command{Path: c.Program(), Args: []string{"-namespace", c.Namespace, "-store", s.company.address}}
+	c.T.Cleanup(func() { // or the namespace would stay for ever
+		ctx := context.WithoutCancel(c.Context())
+		all, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "shelf"})
+		c.Must(err)
+		for _, cm := range all.Items {
+			_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, cm.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if !apierrors.IsNotFound(err) {
+				c.Must(err)
+			}
+		}
+	})
+	return s
+}
+
+func (s *shelf) start() { s.process = s.Start(s.command) }
+
+func (s *shelf) create(name string, pallets int) {
+	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"shelf": ""}},
+		Data: map[string]string{"pallets": fmt.Sprint(pallets)}}, metav1.CreateOptions{})
+	s.Must(err)
+}
+
+func (s *shelf) get(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	return s.Client.CoreV1().ConfigMaps(s.Namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+func (s *shelf) want(name string, pallets int) {
+	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"pallets":"%d"}}`, pallets), metav1.PatchOptions{})
+	s.Must(err)
+}
+
+func (s *shelf) delete(name string) {
+	s.Must(s.Client.CoreV1().ConfigMaps(s.Namespace).Delete(s.Context(), name, metav1.DeleteOptions{}))
+}
+
+// until fails the check if f does not come true, and before that asks whether a mistake explains it.
+func (s *shelf) until(expected string, mistake func() error, f func(context.Context) error) {
+	s.T.Helper()
+	var certain error
+	err := s.Until(check.Patience(15*time.Second), func(ctx context.Context) error {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		if s.process.Ended() {
+			certain = fmt.Errorf("the program has ended:\n%s", s.process.Stderr())
+			return nil
+		}
+		if mistake != nil {
+			if certain = mistake(); certain != nil {
+				return nil
+			}
+		}
+		return err
+	})
+	var named *named
+	switch {
+	case errors.As(certain, &named):
+		s.Mistake(named.mistake, expected, named.held)
+	case certain != nil:
+		s.Fail(expected, certain.Error())
+	case err != nil:
+		s.Fail(expected, fmt.Sprintf("%v; the calls were %v", err, s.company.calls()))
+	}
+}
+
+// named is what was held, where a mistake explains it.
+type named struct{ mistake, held string }
+
+func (n *named) Error() string { return n.held }
+
+// rented waits until a ConfigMap names a room, and returns its ID.
+func (s *shelf) rented(name string, mistake func() error) (id string) {
+	s.T.Helper()
+	s.until("the annotation "+roomAnnotation+" of "+name+" has the ID of its room", mistake, func(ctx context.Context) error {
+		cm, err := s.get(ctx, name)
+		if err != nil {
+			return err
+		}
+		if id = cm.Annotations[roomAnnotation]; id == "" {
+			return errors.New("it has none")
+		}
+		return nil
+	})
+	return id
+}
+
+// crash has the store carry out a call without an answer, kills the program then, and does something
+// before the program starts again.
+func (s *shelf) crash(f fault, begin, meanwhile func()) {
+	s.T.Helper()
+	f.Do, f.After = "silent", true
+	s.company.owner("POST", "/faults", f)
+	begin()
+	s.until("a call "+f.Method+" "+f.Path, nil, func(context.Context) error {
+		var all []fault
+		if s.company.call("GET", "/owner/faults", nil, nil, &all); all[0].Struck == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	s.process.Kill()
+	s.process.Wait()
+	s.company.owner("DELETE", "/faults", nil)
+	meanwhile()
+	s.start()
+}
+
+// of are the rooms that a ConfigMap has, and have been called as it is.
+func (s *shelf) of(name string) (rooms []client.Room) {
+	for _, r := range s.company.rooms() {
+		if strings.HasSuffix(r.Name, name) {
+			rooms = append(rooms, r)
+		}
+	}
+	return rooms
+}
+
+func checkOnce(c *check.C) {
+	s := newShelf(c)
+	s.start()
+	s.create("fish", 4)
+	first := s.rented("fish", nil)
+	if rooms := s.company.rooms(); len(rooms) != 1 || rooms[0].Id != first || rooms[0].Pallets != 4 || rooms[0].Celsius != -18 {
+		s.Fail("one room with 4 pallets and -18 degrees, whose ID the ConfigMap has", fmt.Sprintf("%s, and the rooms %+v", first, rooms))
+	}
+	before := len(s.company.calls())
+	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() { s.want("meat", 5) })
+	expected := "one room for meat, which was rented before the crash"
+	wrong := func() error {
+		keys := map[string]bool{}
+		for _, e := range s.company.calls()[before:] {
+			if e.Method == http.MethodPost && e.Path == "/v1/rooms" {
+				keys[e.Key] = true
+				if e.Code == http.StatusConflict {
+					return &named{"another request", fmt.Sprint(s.company.calls()[before:])}
+				}
+			}
+		}
+		if len(s.company.rooms()) < 3 {
+			return nil
+		}
+		held := fmt.Sprintf("two rooms; the keys were %q", slices.Sorted(maps.Keys(keys)))
+		switch {
+		case keys[""]:
+			return &named{"no key", held}
+		case len(keys) > 1:
+			return &named{"another key", held}
+		}
+		return errors.New(held)
+	}
+	s.rented("meat", wrong)
+	s.until(expected, nil, func(context.Context) error { // what it does after that is seen, too
+		if err := wrong(); err != nil {
+			if n := (*named)(nil); errors.As(err, &n) {
+				s.Mistake(n.mistake, expected, n.held)
+			}
+			s.Fail(expected, err.Error())
+		}
+		return nil
+	})
+
+	s.delete("fish")
+	s.until("fish is gone", nil, func(ctx context.Context) error {
+		_, err := s.get(ctx, "fish")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is there"))
+	})
+	s.create("fish", 4)
+	again := s.rented("fish", func() error {
+		for _, e := range s.company.calls() {
+			if e.Method == http.MethodPost && e.Path == "/v1/rooms" && e.Code == http.StatusNotFound {
+				return &named{"key of the name", "the store answers 404: the room of this key has been given up"}
+			}
+		}
+		return nil
+	})
+	if again == first {
+		s.Mistake("key of the name", "a room of its own for the second fish", again+", which was that of the first one")
+	}
+}
+
+func checkLeave(c *check.C) {
+	s := newShelf(c, "-empty", "1500ms")
+	s.start()
+	s.create("fish", 4)
+	s.rented("fish", nil)
+	cm, err := s.get(s.Context(), "fish")
+	c.Must(err)
+	s.delete("fish")
+	expected := "fish and its room are gone, the room first"
+	if len(cm.Finalizers) == 0 {
+		s.Mistake("no finalizer", expected, "fish is gone, and has had no finalizer")
+	}
+	// A second look after the store has said 404 would let it go.
+	s.until(expected, func() error {
+		lost := 0
+		for _, e := range s.company.calls() {
+			if e.Method == http.MethodDelete && e.Code == http.StatusNotFound {
+				lost++
+			}
+		}
+		if lost > 3 {
+			return &named{"never lets go", fmt.Sprintf("%d times the store has said that there is no such room", lost)}
+		}
+		return nil
+	}, func(ctx context.Context) error {
+		if _, err := s.get(ctx, "fish"); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("fish is there"))
+		}
+		return nil
+	})
+	if rooms := s.company.rooms(); len(rooms) > 0 {
+		s.Fail(expected, fmt.Sprintf("the rooms %+v", rooms))
+	}
+	var all client.RoomList
+	if s.company.call("GET", "/v1/rooms", nil, nil, &all); len(all.Rooms) > 0 {
+		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", all.Rooms[0].Id))
+	}
+
+	held := 0
+	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() {
+		cm, err := s.get(s.Context(), "meat")
+		c.Must(err)
+		held = len(cm.Finalizers)
+		s.delete("meat")
+	})
+	expected = "meat and its room are gone, although nobody has seen the answer to the rent"
+	if held == 0 {
+		s.Mistake("finalizer too late", expected, fmt.Sprintf("meat is gone, and the rooms are %+v", s.company.rooms()))
+	}
+	s.until(expected, nil, func(ctx context.Context) error {
+		if _, err := s.get(ctx, "meat"); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("meat is there"))
+		}
+		return nil
+	})
+	if rooms := s.company.rooms(); len(rooms) > 0 {
+		s.Mistake("unknown room", expected, fmt.Sprintf("meat is gone, and the rooms are %+v", rooms))
+	}
+}
+
+func checkChange(c *check.C) {
+	s := newShelf(c, "-quota", "10", "-prepare", "100ms")
+	s.start()
+	s.create("fish", 4)
+	id := s.rented("fish", nil)
+	now := func() client.Room { return s.of("fish")[0] }
+	is := func(pallets int) func(context.Context) error {
+		return func(context.Context) error {
+			if r := now(); r.Pallets != pallets || r.State == client.Closed {
+				return fmt.Errorf("it has %d and is %s", r.Pallets, r.State)
+			}
+			return nil
+		}
+	}
+	s.want("fish", 6)
+	s.until("the room has 6 pallets and is open", nil, is(6))
+
+	s.want("fish", 11)
+	refusals := func() (n int) {
+		for _, e := range s.company.calls() {
+			if e.Code == http.StatusPaymentRequired {
+				n++
+			}
+		}
+		return n
+	}
+	expected := "the room is open with 6 pallets, and the annotation " + refusedAnnotation + " says why"
+	again := func() error {
+		if n := refusals(); n > 3 {
+			return &named{"asked again and again", fmt.Sprintf("%d requests for 11 pallets", n)}
+		}
+		return nil
+	}
+	s.until("a request for 11 pallets, which the store refuses", nil, func(context.Context) error {
+		if refusals() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	// A look for another reason shows whether it stays with what it has done; nothing is seen of a look that does nothing.
+	looks := 0
+	look := func() error {
+		looks++
+		_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "fish", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"look":"%d"}}}`, looks), metav1.PatchOptions{})
+		c.Must(err)
+		time.Sleep(300 * time.Millisecond)
+		return again()
+	}
+	s.until(expected, func() error {
+		if err := look(); err != nil || looks < 10 {
+			return err
+		}
+		cm, err := s.get(s.Context(), "fish")
+		switch {
+		case err != nil:
+			return err
+		case now().State == client.Closed:
+			return &named{"stays closed", "the room is closed"}
+		case cm.Annotations[refusedAnnotation] == "":
+			return &named{"said nowhere", "the room is open, and there is no such annotation"}
+		}
+		return nil
+	}, func(ctx context.Context) error {
+		cm, err := s.get(ctx, "fish")
+		if err == nil && cm.Annotations[refusedAnnotation] == "" {
+			err = errors.New("there is no such annotation")
+		}
+		return errors.Join(err, is(6)(ctx))
+	})
+	for range 4 {
+		if err := look(); err != nil {
+			s.Mistake("asked again and again", expected, err.Error())
+		}
+	}
+
+	s.want("fish", 5)
+	looks = 0
+	s.until("the room has 5 pallets, and the annotation is gone", func() error {
+		if err := look(); err != nil || looks < 10 {
+			return err
+		}
+		if is(5)(s.Context()) == nil {
+			return &named{"still refused", "the room has 5 pallets, and the annotation is there"}
+		}
+		return nil
+	}, func(ctx context.Context) error {
+		cm, err := s.get(ctx, "fish")
+		if err == nil && cm.Annotations[refusedAnnotation] != "" {
+			err = errors.New("the annotation is there")
+		}
+		return errors.Join(err, is(5)(ctx))
+	})
+
+	s.crash(fault{Method: "POST", Path: "/v1/rooms/" + id + "/close"}, func() { s.want("fish", 7) }, func() {})
+	looks = 0
+	s.until("after a crash, the room has 7 pallets and is open", func() error {
+		if err := look(); err != nil || looks < 10 {
+			return err
+		}
+		if now().State == client.Closed {
+			return &named{"left closed", "the room is closed"}
+		}
+		return nil
+	}, is(7))
+}
