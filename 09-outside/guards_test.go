@@ -137,7 +137,7 @@ func rollsBack(f *tenant) error {
 				looks++
 			}
 		}
-		if looks < 5 {
+		if looks < 15 {
 			return fmt.Errorf("it has looked %d times", looks)
 		}
 		err = errors.New("its change was refused, and it stays closed")
@@ -151,7 +151,8 @@ func changesOnce(f *tenant) error {
 	f.Start()
 	f.create("fish", 6)
 	f.ready("fish")
-	// The events of the patch, and of the record that follows, still come.
+	time.Sleep(time.Second) // until the events of all that was written before have come
+	// Those of the patch, and of the record that follows, still come.
 	behind := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "coldrooms"}, Fault: faultproxy.Hold, After: 2, Times: -1})
 	f.patch("fish", `{"spec":{"pallets":11}}`)
 	f.Struck(behind, 1)

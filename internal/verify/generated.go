@@ -16,7 +16,7 @@ import (
 )
 
 // generateInputs is all that code generation reads. A copy of it is a module of its own.
-var generateInputs = []string{"go.mod", "go.sum", "05-crd-go", "10-kubebuilder", "scripts/codegen", "scripts/models-schema", "scripts/update-codegen.sh"}
+var generateInputs = []string{"go.mod", "go.sum", "05-crd-go", "09-outside", "10-kubebuilder", "scripts/codegen", "scripts/models-schema", "scripts/update-codegen.sh"}
 
 // verifyGenerated generates in a copy of the tree, at another path, and
 // compares. The tree itself is only read. A generated file that git does not
@@ -42,14 +42,14 @@ func verifyGenerated(ctx context.Context, ws workspace.Workspace) error {
 		return err
 	}
 	var differences []string
-	for _, step := range []string{"05-crd-go", "10-kubebuilder"} {
+	for _, step := range []string{"05-crd-go", "09-outside", "10-kubebuilder"} {
 		found, err := compareTrees(filepath.Join(dir, step), filepath.Join(ws.Root, step))
 		if err != nil {
 			return err
 		}
 		differences = append(differences, found...)
 	}
-	untracked, err := untrackedFiles(ctx, ws.Root, "05-crd-go")
+	untracked, err := untrackedFiles(ctx, ws.Root, "05-crd-go", "09-outside")
 	if err != nil {
 		return err
 	}
@@ -122,12 +122,15 @@ func readTree(root string) (map[string][]byte, error) {
 
 // untrackedFiles lists the generated files in a folder that git would not
 // clone. Without a repository, as in an unpacked archive, there are none.
-func untrackedFiles(ctx context.Context, root, folder string) ([]string, error) {
+func untrackedFiles(ctx context.Context, root string, folders ...string) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	// Without --exclude-standard: an ignored file is not cloned either.
-	output, err := proc.Output(ctx, proc.Cmd{Path: "git", Dir: root,
-		Args: []string{"ls-files", "--others", "--", folder + "/pkg/generated", folder + "/config/crd", ":(glob)" + folder + "/pkg/apis/**/zz_generated.*"}})
+	args := []string{"ls-files", "--others", "--"}
+	for _, folder := range folders {
+		args = append(args, folder+"/pkg/generated", folder+"/config/crd", ":(glob)"+folder+"/**/zz_generated.*")
+	}
+	output, err := proc.Output(ctx, proc.Cmd{Path: "git", Dir: root, Args: args})
 	return strings.Fields(output), err
 }
