@@ -147,7 +147,7 @@ func checkPatch(c *check.C) {
 			Value any    `json:"value"`
 		} `json:"patch"`
 	}
-	c.ReadYAML("label.yaml", "a list of operations", &file)
+	c.ReadYAML("label.yaml", "patch:, and under it a list of operations", &file)
 	const want = `the labels app: shop and k8s-go.openshift.org/checked: "yes"`
 	if len(file.Patch) != 1 {
 		c.Failf("one operation", "%d", len(file.Patch))
@@ -275,6 +275,18 @@ func checkGuard(c *check.C) {
 			c.Mistake("half a guard", want, what)
 		}
 	}
+	// as changes a Deployment of the team as somebody who may do everything.
+	as := func(user string, groups ...string) error {
+		config := rest.CopyConfig(c.Config)
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:masters")}
+		client, err := kubernetes.NewForConfig(config)
+		c.Must(err)
+		_, err = client.AppsV1().Deployments(team).Patch(ctx, "a", types.MergePatchType, patch, dryPatch)
+		return err
+	}
+	if !locked(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {
+		c.Mistake("half a guard", want, "a ServiceAccount of the team changed a Deployment")
+	}
 	for _, tc := range []struct {
 		mistake, what string
 		f             func() error
@@ -304,6 +316,10 @@ func checkGuard(c *check.C) {
 		{"cannot be deleted", "the deletion of a Deployment", func() error {
 			return c.Client.AppsV1().Deployments(team).Delete(ctx, "a", metav1.DeleteOptions{DryRun: dry.DryRun})
 		}},
+		{"stops the control plane", "a controller of the control plane", func() error {
+			return as("system:serviceaccount:kube-system:deployment-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		}},
+		{"stops the control plane", "the controller manager", func() error { return as("system:kube-controller-manager") }},
 		{"the last finalizer", "the last finalizer of a ConfigMap that is being deleted", func() error {
 			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), dryPatch)
 			return err

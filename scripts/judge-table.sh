@@ -35,7 +35,7 @@ while IFS=$'\t' read -r name contract command; do
   jq -r --arg name "$name" '
     [.cases[] | select(.verdict != "passed") | {case, says: (.diagnosis | sub("\\|"; "/"; "g"))}] as $failed
     | "| \($name) | \(.contract) | \(if .reached > 0 then .reached else "none" end) | \([.cases[] | select(.verdict == "passed")] | length) of \(.cases | length) | "
-      + (if $failed == [] then "nothing" else ($failed | map("**\(.case)**: \(.says)") | join("<br>")) end) + " |"' "$base/verdict" >>"$base/table"
+      + (if $failed == [] then "nothing" else ($failed | map("**\(.case)**: \(.says)") | join("<br>")) end) + " |"' "$base/verdict" | tee -a "$base/table" >&2
 done <"$folder/controllers.tsv"
 if [[ $# -gt 0 ]]; then
   cat "$base/table"

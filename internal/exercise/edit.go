@@ -34,7 +34,7 @@ func (t Task) open(e Edit, source []byte) ([]byte, error) {
 	case e.Function != "":
 		return replaceShellBody(source, e.Function, t.comment(e, "# ")+fmt.Sprintf("echo %q >&2\nexit 1\n", t.NotDone()))
 	case e.Path != "":
-		return removePath(source, e, t.comment(e, "# ")+"# "+t.NotDone()+"\n")
+		return removePath(source, e, t.comment(e, "# ")+"# "+t.NotDone()+": remove this line when it is\n")
 	}
 	return nil, fmt.Errorf("the open edit of %s names no function, path, piece or file", e.File)
 }

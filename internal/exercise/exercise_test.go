@@ -172,7 +172,7 @@ list:
 - name: first
   # Your turn, task 4.1:
   # Write rules.
-  # task 4.1 is not done yet
+  # task 4.1 is not done yet: remove this line when it is
 
   # the end
   after: 1

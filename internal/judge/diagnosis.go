@@ -25,7 +25,6 @@ const (
 	waited     kind = iota // something that people wait for has not happened
 	differs                // the end state is another one
 	restless               // it goes on writing
-	unfinished             // it still writes for the first time what nobody has written before
 	trespassed             // it has written to a bystander
 	died                   // it has ended by itself
 	endless                // it does not end after SIGTERM
@@ -45,6 +44,7 @@ const (
 	talkative  // it writes more than the contract allows
 	busyAtRest // it asks more than the contract allows when nothing happens
 	growing    // the more objects there are, the more it needs for each
+	unfinished // it still writes for the first time what nobody has written before
 )
 
 // A failure is what a controller has done wrong.

@@ -164,7 +164,7 @@ func TestLearner(t *testing.T) {
 	}
 
 	l.run(1, "check N=1", "not begun: make exercise N=1 TASK=counter")
-	l.run(2, "check N=9", "there is no step")
+	l.run(2, "check N=99", "there is no step")
 	l.run(2, "check N=1 TASK=none", "TASK=patch", "TASK=counter")
 	l.run(1, "hint N=1", "make exercise N=1 TASK=patch")
 	l.run(0, "exercise N=1", "1.1 patch", "1.3 counter", "Write it in work/01-curl/counter/counter.sh")
