@@ -54,7 +54,7 @@ func open(t testing.TB, e *testenv.Env, flags ...string) *company {
 	return c
 }
 
-// start opens the store, again at the same address after it was killed.
+// start opens the store, at the same address as before.
 func (c *company) start() {
 	c.t.Helper()
 	c.process = c.Start(c.command)
@@ -66,9 +66,7 @@ func (c *company) start() {
 		c.address = m[1]
 		return nil
 	})
-	if !slices.Contains(c.command.Args, "-listen") {
-		c.command.Args = append(c.command.Args, "-listen", strings.TrimPrefix(c.address, "http://"))
-	}
+	c.command.Args = append(c.command.Args, "-listen", strings.TrimPrefix(c.address, "http://"))
 }
 
 func (c *company) kill() {
@@ -260,20 +258,25 @@ func newTenant(t testing.TB, store []string, flags ...string) *tenant {
 	}
 	company := open(t, e, store...)
 	f := &tenant{controllertest.New(t, e, e.Program("./09-outside/coldroom"), append([]string{"-store", company.address, "-poll", "300ms"}, flags...)...), company, own.OutsideV1alpha1().ColdRooms(e.Namespace), func() {}}
-	t.Cleanup(func() { // or the namespace would stay for ever
-		ctx := context.WithoutCancel(e.Context())
+	f.cleanUp()
+	return f
+}
+
+// cleanUp has the finalizers taken away at the end, or the namespace would stay for ever.
+func (f *tenant) cleanUp() {
+	f.T.Cleanup(func() {
+		ctx := context.WithoutCancel(f.Context())
 		all, err := f.cold.List(ctx, metav1.ListOptions{})
 		if err != nil {
-			t.Error(err)
+			f.T.Error(err)
 			return
 		}
 		for _, cr := range all.Items {
 			if _, err := f.cold.Patch(ctx, cr.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
+				f.T.Error(err)
 			}
 		}
 	})
-	return f
 }
 
 func (f *tenant) create(name string, pallets int32) *v1alpha1.ColdRoom {
@@ -308,7 +311,7 @@ func (f *tenant) until(name string, check func(*v1alpha1.ColdRoom) error) (cr *v
 			return err
 		}
 		if err := check(cr); err != nil {
-			return fmt.Errorf("%w\nstatus %+v\ncalls %v", err, cr.Status, f.company.calls())
+			return fmt.Errorf("%w\nstatus %+v", err, cr.Status)
 		}
 		return nil
 	})
@@ -508,6 +511,25 @@ func TestKilledAtEachCall(t *testing.T) {
 			})
 		}
 	}
+}
+
+// While the store is away, the status says so. What it has done before is in its ledger.
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	f := newTenant(t, nil)
+	f.Start()
+	f.create("fish", 4)
+	f.ready("fish")
+	f.company.kill()
+	f.create("meat", 5)
+	for _, name := range []string{"fish", "meat"} {
+		f.until(name, condition(v1alpha1.ConditionSynced, v1alpha1.ReasonFailing))
+	}
+	f.company.start()
+	f.ready("fish")
+	f.ready("meat")
+	f.holds(map[string]int{"fish": 4, "meat": 5})
+	f.Stop()
 }
 
 // The token is that of the Secret, also after it was replaced.
