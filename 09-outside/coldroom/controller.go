@@ -44,6 +44,10 @@ type options struct {
 // soon is when to look at something that the store is busy with.
 const soon = time.Second
 
+// most is how many steps a look takes: more than a new room or another size needs. A store
+// that says yes and does nothing must not keep a worker for ever.
+const most = 12
+
 // reconcile takes step after step, and keeps the status of each before it takes the next one.
 func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	cached, err := c.cached.ColdRooms(key.Namespace).Get(key.Name)
@@ -55,7 +59,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		return 0, nil // the event of what was written brings the key back
 	}
 	cr := cached.DeepCopy()
-	for {
+	for range most {
 		before := cr.DeepCopy()
 		cr.Status.ObservedGeneration = cr.Generation
 		again, done, err := c.step(ctx, cr)
@@ -77,6 +81,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		}
 		cr = after
 	}
+	return soon, nil
 }
 
 // keep writes what a step has changed, and returns the object as it is then; nil if it is gone.
