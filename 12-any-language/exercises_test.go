@@ -83,7 +83,7 @@ func checkLeft(c *check.C) {
 
 // ownerOf is a reference to an Icecream of that UID.
 func ownerOf(ice *v1alpha1.Icecream, uid types.UID, controller bool) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Icecream", Name: ice.Name, UID: uid, Controller: ptr.To(controller)}
+	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Icecream", Name: ice.Name, UID: uid, Controller: ptr.To(controller)}
 }
 
 // checkBudget first asks the decision itself, and then has hook act on it.

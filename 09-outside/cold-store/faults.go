@@ -31,12 +31,12 @@ type Fault struct {
 	Times   int    `json:"times,omitempty"`   // how often it strikes; always if negative, once if 0
 
 	// Do is what goes wrong:
-	//   answer   a refusal with Code, after nothing was done
+	//   answer   a refusal with Code
 	//   close    the connection ends without an answer
 	//   silent   there is never an answer
 	//   slow     the call takes Delay longer
 	Do         string   `json:"do"`
-	After      bool     `json:"after,omitempty"` // of close and silent: after the call was carried out
+	After      bool     `json:"after,omitempty"` // of all but slow: after the call was carried out
 	Code       int      `json:"code,omitempty"`
 	RetryAfter int      `json:"retryAfter,omitempty"` // seconds
 	Delay      Duration `json:"delay,omitempty"`
@@ -59,8 +59,8 @@ func (f *Fault) check() *Refusal {
 		return invalid("code is %d, and has to be from 400 to 599", f.Code)
 	case f.Do == "slow" && f.Delay == 0:
 		return invalid("slow needs a delay")
-	case f.After && f.Do != "close" && f.Do != "silent":
-		return invalid("after is for close and silent")
+	case f.After && f.Do == "slow":
+		return invalid("after is not for slow")
 	}
 	return nil
 }

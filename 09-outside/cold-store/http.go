@@ -129,7 +129,7 @@ func (s *Server) tenant(w http.ResponseWriter, r *http.Request, do func(*call) (
 				return // whoever has called does not wait any more
 			case <-time.After(time.Duration(fault.Delay)):
 			}
-		case fault.Do == "answer":
+		case fault.Do == "answer" && !fault.After:
 			if fault.RetryAfter > 0 {
 				w.Header().Set("Retry-After", strconv.Itoa(fault.RetryAfter))
 			}
@@ -152,6 +152,9 @@ func (s *Server) tenant(w http.ResponseWriter, r *http.Request, do func(*call) (
 		}
 		return do(c)
 	})
+	if fault != nil && fault.Do == "answer" && fault.After {
+		code, body = fault.Code, refuse(fault.Code, "Fault", "the store answers %d for now", fault.Code)
+	}
 	if fault != nil && fault.Do == "silent" {
 		<-r.Context().Done()
 	}

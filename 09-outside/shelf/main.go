@@ -7,9 +7,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -42,7 +44,8 @@ func run(ctx context.Context) error {
 	}
 	loop.WaitForServer(config)
 	kube, err := kubernetes.NewForConfig(config)
-	store, failed := client.NewClientWithResponses(*address)
+	// A call that nobody answers must not keep a worker for ever.
+	store, failed := client.NewClientWithResponses(*address, client.WithHTTPClient(&http.Client{Timeout: 10 * time.Second}))
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
