@@ -24,10 +24,13 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"finalizer first": {testenv.Replace("controller.go", "\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)",
 		"\t\tif without(\"finalizer first\") && cr.Status.RoomID == \"\" {\n\t\t\treturn c.rent(ctx, cr)\n\t\t}\n\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)")},
 	"catching up":             {testenv.Replace("controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
-	"asking again at the end": {testenv.Replace("controller.go", `case cr.Status.RoomID == "" && request != nil &&`, `case !without("asking again at the end") && cr.Status.RoomID == "" && request != nil &&`)},
-	"adoption":                {testenv.Replace("controller.go", "if room.State != client.Emptying {", `if room.State != client.Emptying && !without("adoption") {`)},
+	"asking again at the end": {testenv.Replace("controller.go", `if request := cr.Status.Request; cr.Status.RoomID == ""`, `if request := cr.Status.Request; !without("asking again at the end") && cr.Status.RoomID == ""`)},
+	"adoption":                {testenv.Replace("controller.go", "if err == nil && room.State != client.Emptying {\n\t\t\t\tcr.Status.RoomID", "if err == nil && room.State != client.Emptying && !without(\"adoption\") {\n\t\t\t\tcr.Status.RoomID")},
+	"certain refusals":        {testenv.Replace("store.go", "func neverDone(err error) string {\n", "func neverDone(err error) string {\n\tif without(\"certain refusals\") {\n\t\treturn forGood(err)\n\t}\n")},
+	"late lists":              {testenv.Replace("controller.go", "case age > c.remembered+c.late:", `case age > c.remembered+c.late || age > c.remembered && without("late lists"):`)},
+	"a look at the room":      {testenv.Replace("controller.go", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif err != nil && !gone(err) {", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif gone(err) && without(\"a look at the room\") {\n\t\t\t\troom, err = &listed, nil\n\t\t\t}\n\t\t\tif err != nil && !gone(err) {")},
 	"rollback":                {testenv.Replace("controller.go", "case room.State == client.Closed: // it was", `case room.State == client.Closed && !(without("rollback") && resize != nil): // it was`)},
-	"end of a refusal":        {testenv.Replace("controller.go", "if message := forGood(err); message != \"\" {\n\t\trequest.Refused", "if message := forGood(err); message != \"\" && !without(\"end of a refusal\") {\n\t\trequest.Refused")},
+	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n\t\trequest.Refused", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n\t\trequest.Refused")},
 	"tag":                     {testenv.Replace("store.go", "tag := key + \"=\" + value\n", "tag := key + \"=\" + value\n\tif without(\"tag\") {\n\t\tanswer, err := s.ListRoomsWithResponse(ctx, nil)\n\t\tif err != nil {\n\t\t\treturn nil, err\n\t\t}\n\t\treturn answer.JSON200.Rooms, nil\n\t}\n")},
 	"patience":                {testenv.Replace("store.go", "if wait > 0 {", `if wait > 0 && !without("patience") {`)},
 	"waiting for the end":     {testenv.Replace("controller.go", "\t\treturn soon, true, err\n\t}\n\treturn letGo()", "\t\tif err == nil && without(\"waiting for the end\") {\n\t\t\tcontinue\n\t\t}\n\t\treturn soon, true, err\n\t}\n\treturn letGo()")},
@@ -42,6 +45,9 @@ func TestGuards(t *testing.T) {
 		claim  func(*tenant) error
 		guards map[string]string // and what the claim says without each
 	}{
+		"forbidden":          {late, isForbidden, map[string]string{"certain refusals": "two rooms"}},
+		"an old key":         {[]string{"-lag", "4s", "-remembered", "1s"}, waitsForLists, map[string]string{"late lists": "two rooms"}},
+		"given up by hand":   {late, looksOnce, map[string]string{"a look at the room": "calls for one room"}},
 		"one room":           {late, rentsOnce, map[string]string{"recorded key": "two rooms"}},
 		"nothing left":       {late, leavesNothing, map[string]string{"finalizer": "still rented", "finalizer first": "still rented", "asking again at the end": "still rented"}},
 		"the room it had":    {[]string{"-remembered", "1ms"}, adopts, map[string]string{"adoption": "two rooms"}},
@@ -87,6 +93,49 @@ func rentsOnce(f *tenant) error {
 	f.loseRent("fish")
 	f.Start()
 	f.ready("fish")
+	return f.company.doubles()
+}
+
+// isForbidden: the request was carried out, and is forbidden when it is sent again.
+func isForbidden(f *tenant) error {
+	f.Command.Args = append(f.Command.Args, "-retry", "1s")
+	f.loseRent("fish")
+	f.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms", Do: "answer", Code: http.StatusForbidden})
+	f.Start()
+	f.company.struck()
+	f.patch("fish", `{"spec":{"pallets":5}}`)
+	f.ready("fish")
+	return f.company.doubles()
+}
+
+// waitsForLists: the store has forgotten the key, and its lists do not show yet what it has led to.
+func waitsForLists(f *tenant) error {
+	f.Command.Args = append(f.Command.Args, "-remembered", "1s", "-late", "5s")
+	f.loseRent("fish")
+	time.Sleep(1500 * time.Millisecond)
+	f.Start()
+	f.ready("fish")
+	return f.company.doubles()
+}
+
+// looksOnce: somebody has given the room up, and lists go on showing it for a while.
+func looksOnce(f *tenant) error {
+	f.Start()
+	f.create("fish", 4)
+	first := f.ready("fish").Status.RoomID
+	time.Sleep(3 * time.Second) // until lists show it
+	f.company.owner("DELETE", "/rooms/"+first, nil)
+	before := len(f.company.ledger())
+	f.until("fish", func(cr *v1alpha1.ColdRoom) error {
+		if id := cr.Status.RoomID; id == "" || id == first {
+			return fmt.Errorf("the room is %q", id)
+		}
+		return nil
+	})
+	f.ready("fish")
+	if n := len(f.company.ledger()) - before; n > 20 {
+		return fmt.Errorf("%d calls for one room", n)
+	}
 	return f.company.doubles()
 }
 

@@ -128,14 +128,17 @@ func (s *Store) room(id string) (Room, *Refusal) {
 
 // fits asks whether a room may have that many pallets. The quota is about all rooms that are there, also those that are being emptied.
 func (s *Store) fits(id string, pallets int) *Refusal {
-	taken := 0
+	taken, others := 0, ""
+	if id != "" {
+		others = " by other rooms"
+	}
 	for _, r := range s.all(s.now()) {
 		if r.ID != id {
 			taken += r.Pallets
 		}
 	}
 	if taken+pallets > s.settings.Quota {
-		return refuse(http.StatusPaymentRequired, "QuotaExceeded", "%d of %d pallets are taken, so there is no room for %d", taken, s.settings.Quota, pallets)
+		return refuse(http.StatusPaymentRequired, "QuotaExceeded", "%d of %d pallets are taken%s, so there is no room for %d", taken, s.settings.Quota, others, pallets)
 	}
 	return nil
 }

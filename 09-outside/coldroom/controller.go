@@ -39,6 +39,7 @@ type options struct {
 	poll       time.Duration // how often to look at a room that nobody has changed here
 	retry      time.Duration // how long after a refusal to try again without a change
 	remembered time.Duration // for how long the store certainly knows a key
+	late       time.Duration // by how much its lists are late at most
 }
 
 // soon is when to look at something that the store is busy with.
@@ -146,12 +147,6 @@ func (c *controller) step(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again time.Duration, done bool, err error) {
 	ready(cr, metav1.ConditionFalse, v1alpha1.ReasonNotRented)
 	request := cr.Status.Request
-	if request != nil && request.Refused != "" {
-		if wait := c.holds(cr, request.Attempt); wait > 0 {
-			return wait, true, nil
-		}
-		request = nil
-	}
 	switch {
 	case request == nil:
 		// Perhaps there is one already, of which no status says anything any more.
@@ -159,9 +154,13 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 		if err != nil {
 			return 0, true, err
 		}
-		for _, room := range rooms {
-			if room.State != client.Emptying {
-				cr.Status.Request, cr.Status.RoomID = nil, room.Id
+		for _, listed := range rooms {
+			room, err := c.store.room(ctx, listed.Id) // as it is now
+			if err != nil && !gone(err) {
+				return 0, true, err
+			}
+			if err == nil && room.State != client.Emptying {
+				cr.Status.RoomID = room.Id
 				return 0, false, nil
 			}
 		}
@@ -171,12 +170,26 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 			Pallets: cr.Spec.Pallets, Celsius: *cr.Spec.Celsius, Attempt: attempt(cr)}
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		return 0, false, nil
-	case time.Since(request.Since.Time) > c.remembered:
-		cr.Status.Request = nil // the store may have forgotten the key, but its lists are complete by now
+	case request.Refused != "":
+		if wait := c.holds(cr, request.Attempt); wait > 0 {
+			return wait, true, nil
+		}
+		if request.Pallets != cr.Spec.Pallets || request.Celsius != *cr.Spec.Celsius {
+			cr.Status.Request = nil
+			return 0, false, nil
+		}
+		request.Attempt = attempt(cr) // with the same key: perhaps the old one is still on its way
 		return 0, false, nil
 	}
+	switch age := time.Since(request.Since.Time); {
+	case age > c.remembered+c.late:
+		cr.Status.Request = nil // the store may have forgotten the key, and lists show by now what it has led to
+		return 0, false, nil
+	case age > c.remembered:
+		return c.remembered + c.late - age, true, nil
+	}
 	room, err := c.send(ctx, cr)
-	if message := forGood(err); message != "" {
+	if message := neverDone(err); message != "" {
 		request.Refused = message
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
 		return 0, false, nil
@@ -274,22 +287,26 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 		cr.Finalizers = slices.Delete(cr.Finalizers, i, i+1)
 		return 0, false, nil
 	}
-	request := cr.Status.Request
-	switch {
-	case cr.Spec.DeletionPolicy == v1alpha1.Orphan:
+	if cr.Spec.DeletionPolicy == v1alpha1.Orphan {
 		return letGo()
-	case cr.Status.RoomID == "" && request != nil && request.Refused == "" && time.Since(request.Since.Time) < c.remembered:
+	}
+	if request := cr.Status.Request; cr.Status.RoomID == "" && request != nil && request.Refused == "" {
 		// Nobody knows whether this has led to a room, and a list may be late. The same request again says it.
-		room, err := c.send(ctx, cr)
-		switch {
-		case err == nil:
-			cr.Status.RoomID, cr.Status.Request = room.Id, nil
-		case forGood(err) != "" || gone(err):
-			cr.Status.Request = nil
-		default:
-			return 0, true, err
+		switch age := time.Since(request.Since.Time); {
+		case age <= c.remembered:
+			room, err := c.send(ctx, cr)
+			switch {
+			case err == nil:
+				cr.Status.RoomID, cr.Status.Request = room.Id, nil
+			case neverDone(err) != "" || gone(err):
+				cr.Status.Request = nil
+			default:
+				return 0, true, err
+			}
+			return 0, false, nil
+		case age <= c.remembered+c.late:
+			return c.remembered + c.late - age, true, nil
 		}
-		return 0, false, nil
 	}
 	rooms, err := c.store.of(ctx, v1alpha1.UIDTag, string(cr.UID))
 	if err != nil {

@@ -49,7 +49,8 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.poll, "poll", 30*time.Second, "how often to look at a room of which the cluster says nothing new")
 	flag.DurationVar(&o.retry, "retry", 10*time.Minute, "how long after a refusal to ask again, if the ColdRoom does not change")
 	// The store remembers a key for a day. Half of that leaves room for clocks that differ.
-	flag.DurationVar(&o.remembered, "remembered", 12*time.Hour, "for how long the store certainly knows an Idempotency-Key; its lists have to be late by less")
+	flag.DurationVar(&o.remembered, "remembered", 12*time.Hour, "for how long the store certainly knows an Idempotency-Key")
+	flag.DurationVar(&o.late, "late", time.Minute, "by how much the lists of the store are late at most")
 	address := flag.String("store", "", "the address of the store, such as http://127.0.0.1:8080 (required)")
 	perSecond := flag.Float64("rate", 20, "how many calls to make to the store in a second, for all ColdRooms together")
 	secret := flag.String("secret", "", "the Secret of the namespace whose key token holds what the store wants to see; none if empty")

@@ -119,6 +119,16 @@ func forGood(err error) string {
 	return ""
 }
 
+// neverDone is forGood for a rent that may have been sent before: only if the store has looked at the
+// request, and at its key, does a refusal say that it was not carried out then, either.
+func neverDone(err error) string {
+	var r *refused
+	if errors.As(err, &r) && (r.code == http.StatusPaymentRequired || r.code == http.StatusUnprocessableEntity) {
+		return r.Message
+	}
+	return ""
+}
+
 // gone reports whether the store says that there is no such room.
 func gone(err error) bool {
 	var r *refused
