@@ -302,6 +302,30 @@ func checkLeave(c *check.C) {
 		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", all.Rooms[0].Id))
 	}
 
+	s.create("tea", 2)
+	id := s.rented("tea", nil)
+	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": true})
+	s.delete("tea")
+	s.until("the store is asked to take back a locked room, and refuses", nil, func(context.Context) error {
+		for _, e := range s.company.calls() {
+			if e.Method == http.MethodDelete && e.Code == http.StatusConflict {
+				return nil
+			}
+		}
+		return errors.New("it was not asked")
+	})
+	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": false})
+	expected = "tea and its room are gone when the room is unlocked"
+	s.until(expected, nil, func(ctx context.Context) error {
+		if _, err := s.get(ctx, "tea"); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("tea is there"))
+		}
+		return nil
+	})
+	if rooms := s.company.rooms(); len(rooms) > 0 {
+		s.Mistake("lets go of a locked room", expected, fmt.Sprintf("tea is gone, and the rooms are %+v", rooms))
+	}
+
 	held := 0
 	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() {
 		cm, err := s.get(s.Context(), "meat")
@@ -399,6 +423,7 @@ func checkChange(c *check.C) {
 		}
 	}
 
+	before := len(s.company.calls())
 	s.want("fish", 5)
 	looks = 0
 	s.until("the room has 5 pallets, and the annotation is gone", func() error {
@@ -408,7 +433,12 @@ func checkChange(c *check.C) {
 		if is(5)(s.Context()) == nil {
 			return &named{"still refused", "the room has 5 pallets, and the annotation is there"}
 		}
-		return nil
+		for _, e := range s.company.calls()[before:] {
+			if e.Method == http.MethodPut {
+				return nil
+			}
+		}
+		return &named{"refused for ever", "no request for 5 pallets"}
 	}, func(ctx context.Context) error {
 		cm, err := s.get(ctx, "fish")
 		if err == nil && cm.Annotations[refusedAnnotation] != "" {
@@ -417,15 +447,18 @@ func checkChange(c *check.C) {
 		return errors.Join(err, is(5)(ctx))
 	})
 
-	s.crash(fault{Method: "POST", Path: "/v1/rooms/" + id + "/close"}, func() { s.want("fish", 7) }, func() {})
-	looks = 0
-	s.until("after a crash, the room has 7 pallets and is open", func() error {
-		if err := look(); err != nil || looks < 10 {
-			return err
-		}
-		if now().State == client.Closed {
-			return &named{"left closed", "the room is closed"}
-		}
-		return nil
-	}, is(7))
+	// Killed after each of the first two calls.
+	for pallets, call := range map[int]fault{7: {Method: "POST", Path: "/v1/rooms/" + id + "/close"}, 8: {Method: "PUT", Path: "/v1/rooms/" + id + "/size"}} {
+		s.crash(call, func() { s.want("fish", pallets) }, func() {})
+		looks = 0
+		s.until(fmt.Sprintf("after a crash, the room has %d pallets and is open", pallets), func() error {
+			if err := look(); err != nil || looks < 10 {
+				return err
+			}
+			if now().State == client.Closed {
+				return &named{"left closed", "the room is closed"}
+			}
+			return nil
+		}, is(pallets))
+	}
 }

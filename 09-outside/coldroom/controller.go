@@ -133,7 +133,7 @@ func (c *controller) step(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 		return c.rent(ctx, cr)
 	}
 	room, err := c.store.room(ctx, cr.Status.RoomID)
-	if gone(err) { // somebody has given it up
+	if gone(err) || err == nil && !ours(cr, room) { // somebody has given it up, or this is another store
 		forget(cr)
 		return 0, false, nil
 	}
@@ -159,7 +159,7 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 			if err != nil && !gone(err) {
 				return 0, true, err
 			}
-			if err == nil && room.State != client.Emptying {
+			if err == nil && room.State != client.Emptying && ours(cr, room) {
 				cr.Status.RoomID = room.Id
 				return 0, false, nil
 			}
@@ -230,10 +230,18 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 	case room.Celsius != int(*cr.Spec.Celsius):
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
+		if message := forGood(err); message != "" {
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+			return c.retry, true, nil
+		}
 		return 0, err != nil, err
 	}
 	resize := cr.Status.Resize
 	if resize == nil || resize.Refused != "" {
+		wait := time.Duration(0)
+		if resize != nil {
+			wait = c.holds(cr, resize.Attempt)
+		}
 		switch {
 		case room.State == client.Closed: // it was rolled back, or somebody has closed it
 			_, err := c.store.OpenRoomWithResponse(ctx, room.Id)
@@ -242,8 +250,8 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 			cr.Status.Resize = nil
 			synced(cr, metav1.ConditionTrue, v1alpha1.ReasonSynced, "")
 			return c.poll, true, nil
-		case resize != nil && c.holds(cr, resize.Attempt) > 0:
-			return min(c.holds(cr, resize.Attempt), c.poll), true, nil
+		case wait > 0:
+			return min(wait, c.poll), true, nil
 		}
 		// Written down before the first of three calls: whoever finds it closed knows why.
 		cr.Status.Resize = &v1alpha1.Resize{To: cr.Spec.Pallets, Attempt: attempt(cr)}
@@ -315,23 +323,32 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 	if id := cr.Status.RoomID; id != "" && !slices.ContainsFunc(rooms, func(r client.Room) bool { return r.Id == id }) {
 		rooms = append(rooms, client.Room{Id: id}) // the list is late
 	}
+	again, message := time.Duration(0), ""
 	for _, listed := range rooms {
 		room, err := c.store.room(ctx, listed.Id) // as it is now
-		if gone(err) {
+		if gone(err) || err == nil && !ours(cr, room) {
 			continue
 		}
-		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonClosed)
 		if err == nil && room.State != client.Emptying {
 			_, err = c.store.GiveUpRoomWithResponse(ctx, room.Id)
 		}
-		if message := forGood(err); message != "" {
-			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
-			return c.poll, true, nil
+		switch no := forGood(err); {
+		case no != "":
+			again, message = c.poll, no
+		case err != nil:
+			return 0, true, err
+		case again == 0:
+			again = soon
 		}
-		if err == nil {
-			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+	}
+	if again > 0 {
+		ready(cr, metav1.ConditionFalse, v1alpha1.ReasonClosed)
+		reason := v1alpha1.ReasonProgressing
+		if message != "" {
+			reason = v1alpha1.ReasonRefused
 		}
-		return soon, true, err
+		synced(cr, metav1.ConditionFalse, reason, message)
+		return again, true, nil
 	}
 	return letGo()
 }
@@ -346,6 +363,11 @@ func (c *controller) holds(cr *v1alpha1.ColdRoom, refused v1alpha1.Attempt) time
 		return 0
 	}
 	return time.Until(refused.Since.Add(c.retry))
+}
+
+// ours reports whether a room was rented for this ColdRoom, and not for somebody else.
+func ours(cr *v1alpha1.ColdRoom, room *client.Room) bool {
+	return room.Tags != nil && (*room.Tags)[v1alpha1.UIDTag] == string(cr.UID)
 }
 
 // forget is for a room that is gone.
