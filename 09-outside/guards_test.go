@@ -100,9 +100,16 @@ func rentsOnce(f *tenant) error {
 func isForbidden(f *tenant) error {
 	f.Command.Args = append(f.Command.Args, "-retry", "1s")
 	f.loseRent("fish")
-	f.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms", Do: "answer", Code: http.StatusForbidden})
+	f.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms", Times: -1, Do: "answer", Code: http.StatusForbidden})
 	f.Start()
-	f.company.struck()
+	f.until("fish", func(cr *v1alpha1.ColdRoom) error { // it takes that for an answer, or asks again
+		var all []fault
+		if f.company.call("GET", "/owner/faults", nil, nil, &all); all[0].Struck < 3 && condition(v1alpha1.ConditionSynced, v1alpha1.ReasonRefused)(cr) != nil {
+			return errors.New("it does neither")
+		}
+		return nil
+	})
+	f.company.owner("DELETE", "/faults", nil)
 	f.patch("fish", `{"spec":{"pallets":5}}`)
 	f.ready("fish")
 	return f.company.doubles()
