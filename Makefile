@@ -17,7 +17,7 @@ export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
 export CGO_ENABLED := $(if $(filter -race,$(GOFLAGS)),1,0)
 unexport CDPATH BASH_ENV ENV GOOS GOARCH KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT
 # The commands read these themselves: in a recipe, a quote or a space in them would be bash's.
-export N TASK FORCE JSON SEED SEEDS FAILOVERS PACK DIR GROUP KIND MODULE PUSH PROGRAM CONTROLLER CONTRACT LEVEL CASE
+export N TASK FORCE JSON SEED SEEDS FAILOVERS PACK DIR GROUP KIND MODULE PUSH PLACE FOLLOW PROGRAM CONTROLLER CONTRACT LEVEL CASE
 ifneq ($(OFFLINE),)
   export GOPROXY := off
 endif
@@ -61,6 +61,7 @@ help:
 ##   make status           what is up
 ##   make shell            a shell with kubectl and KUBECONFIG set
 ##   make web              the workshop in the browser: lessons, terminals and the X-ray; PORT=, HOST=
+##   make web DIR=share PLACE=file   the same for a trainer, with the room's board; make web FOLLOW=file is a learner's
 ##   make logs             the cluster's logs into .workshop/logs
 ##   make doctor           can this machine run the workshop?
 ##   make image            the image of step 07 and its SBOM, into the kind cluster; PUSH=registry/name:tag sends it to a registry
@@ -74,7 +75,7 @@ help:
 ##   make test-unit        only the tests that need no cluster
 ##   make test-e2e         only every step's e2e tests
 ##   RERUN=1               before a test command: at most 3 tests that fail run once more, alone; those that pass then are named FLAKY
-##   SKIP=regexp           before a test command: leaves out the tests with such names
+##   ONLY=regexp, SKIP=regexp   before make test, test-e2e or test-step: runs, or leaves out, the tests with such names
 ##   make test-proxy       every README through the fault proxy, as in a terminal of make web (in any test: READMES=proxy)
 ##   make test-browser     the page of make web, clicked through in Chromium
 ##   make test-race        the tests that can race, and the programs that they start, under the race detector
@@ -90,7 +91,7 @@ help:
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint
 ##   make verify           modules, generated code and documents agree with the tree
-##   make clean            make down, then remove .workshop with its binaries
+##   make clean            make down, then remove .workshop: binaries, and what the page remembers
 ##   make kubebuilder      build the kubebuilder of step 10, and print its path
 ##   make node-image       a kind node image without a registry (Linux, root)
 ## CLUSTER=kind, kwok or existing chooses the cluster (unset: the best this machine can do),

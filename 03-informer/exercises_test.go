@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +58,12 @@ func (l *learner) until(timeout time.Duration, f func(ctx context.Context) error
 		}
 		return err
 	})
+}
+
+// endsWithin waits for the end of the program.
+func (l *learner) endsWithin(timeout time.Duration) bool {
+	l.T.Helper()
+	return errors.Is(l.until(timeout, func(context.Context) error { return errors.New("it runs") }), errEnded)
 }
 
 // printed waits until the program has printed a text.
@@ -123,8 +130,8 @@ func (l *learner) truth() map[string]string {
 func (l *learner) endedWell() map[string]string {
 	l.T.Helper()
 	l.set("end", "1")
-	if err := l.until(patience(), func(context.Context) error { return errors.New("it runs") }); !errors.Is(err, errEnded) {
-		l.Fail("the program ends when the ConfigMap end appears", l.output(err))
+	if !l.endsWithin(patience()) {
+		l.Fail("the program ends when the ConfigMap end appears", l.output(nil))
 	}
 	if l.ExitCode() != 0 {
 		l.Fail("exit code 0", l.output(errEnded))
@@ -252,54 +259,64 @@ func checkRepair(c *check.C) {
 // checkInformer holds the first answer back, and deletes an object of which the
 // informer learns only by reading the state again.
 func checkInformer(c *check.C) {
-	l := newLearner(c)
-	for _, name := range []string{"a", "b", "doomed"} {
-		l.set(name, "1")
+	l := newPortLearner(c)
+	for _, name := range []string{"a", "b", "plain", "doomed"} {
+		l.mirrored(name, "true")
 	}
-	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "configmaps"}, Fault: faultproxy.Stall, Times: -1})
-	l.Process = l.Start(l.command([]string{"-until", "end"}, nil))
+	l.mirrored("other", "false")
+	services := faultproxy.Match{Resource: "services"}
+	stall := l.proxy.MustInject(faultproxy.Rule{Match: services, Fault: faultproxy.Stall, Times: -1})
+	l.start()
 	silence := min(patience(), 20*time.Second) // nothing else shows that no request will come
-	err := l.until(silence, func(context.Context) error {
+	switch err := l.until(silence, func(context.Context) error {
 		if stall.Struck() == 0 {
 			return errors.New("no request")
 		}
 		return nil
-	})
-	switch {
+	}); {
 	case errors.Is(err, errEnded):
-		l.Fail("a program that runs until the ConfigMap end appears", l.output(err))
+		l.Fail("a program that runs until SIGTERM", l.output(err))
 	case err != nil:
-		l.Mistake("asked for after start", "a request by which the informer reads ConfigMaps", "no request within "+silence.String())
+		l.Mistake("asked for after start", "a request by which the informer reads Services", "no request within "+silence.String())
 	}
 	// What a slow program prints later than this is seen below, by its place.
-	err = l.until(300*time.Millisecond, func(context.Context) error {
-		if !strings.Contains(l.Stdout(), "watching") && !strings.Contains(l.Stdout(), "mirror:") {
+	switch err := l.until(2*time.Second, func(context.Context) error {
+		if !strings.Contains(l.Stdout(), "watching") {
 			return errors.New("it waits, as it should")
 		}
 		return nil
-	})
-	switch {
+	}); {
 	case err == nil:
 		l.Mistake("read before sync", "nothing is printed before the API server has answered", l.output(err))
 	case errors.Is(err, errEnded):
 		l.Fail("the program waits for the API server", l.output(err))
 	}
 	stall.Remove()
-	l.mustPrint("watching")
-	// A slow program that does not wait says so later, but all the same too early.
-	if watching, listed := strings.Index(l.Stdout(), "watching"), strings.Index(l.Stdout(), "LISTED"); listed < 0 || watching < listed {
-		l.Mistake("read before sync", "watching, when all that is there is listed", l.output(nil))
-	}
-	if n := len(reads(l.proxy, "configmaps")); n > 1 {
-		l.Mistake("two informers", "one watch for both handlers", fmt.Sprintf("%d requests for the state", n))
-	}
-	for _, name := range []string{"a", "b", "doomed"} {
-		if want := "LISTED " + name + "=1\n"; !strings.Contains(l.Stdout(), want) {
-			l.Fail("printer prints "+want, l.output(nil))
+	l.mustPrint("watching\n")
+	for _, r := range l.proxy.Requests(services) {
+		query, err := url.ParseQuery(r.Query)
+		l.Must(err)
+		if r.Namespace != l.Namespace {
+			l.Mistake("all namespaces", "requests for the namespace "+l.Namespace, "a request for "+r.Path)
+		}
+		if !strings.Contains(query.Get("labelSelector"), "mirror") {
+			l.Mistake("selects too late", "requests with the labelSelector mirror=true", "a request without one")
 		}
 	}
-	l.set("a", "2")
-	l.mustPrint("MODIFIED a=2\n")
+	before, _, _ := strings.Cut(l.Stdout(), "watching\n")
+	for _, name := range []string{"a", "b", "plain", "doomed"} { // a slow program that does not wait says so later, but all the same too early
+		if !strings.Contains(before, "ADDED "+name+"\n") {
+			l.mustPrint("ADDED " + name + "\n")
+			l.Mistake("read before sync", "watching, after ADDED for each Service that is there", l.output(nil))
+		}
+	}
+	if n := len(reads(l.proxy, "services")); n > 1 {
+		l.Mistake("two informers", "one watch for both handlers", fmt.Sprintf("%d requests for the state", n))
+	}
+	l.touch("a")
+	l.mustPrint("MODIFIED a\n")
+	l.Must(l.Client.CoreV1().Services(l.Namespace).Delete(l.Context(), "plain", metav1.DeleteOptions{}))
+	l.mustPrint("DELETED plain\n")
 
 	l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
 	again := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list"}, Fault: faultproxy.Stall})
@@ -307,41 +324,66 @@ func checkInformer(c *check.C) {
 	if err := l.struck(again); err != nil {
 		l.Fail("the informer reads the state again after 410 Gone", l.output(err))
 	}
-	l.remove("doomed")
+	l.Must(l.Client.CoreV1().Services(l.Namespace).Delete(l.Context(), "doomed", metav1.DeleteOptions{}))
 	again.Remove()
-	l.set("later", "1")
-	const gone = "DELETED doomed"
-	switch err := l.printed("later=1\n"); {
+	l.mirrored("later", "true")
+	const gone = "DELETED doomed\n"
+	switch err := l.printed("ADDED later\n"); {
 	case errors.Is(err, errEnded) && strings.Contains(l.Stderr(), "DeletedFinalStateUnknown"):
 		_, crash, _ := strings.Cut(l.Stderr(), "interface conversion:")
 		crash, _, _ = strings.Cut(crash, "\n")
-		l.Mistake("tombstone panics", gone, "panic: interface conversion:"+crash)
+		l.Mistake("tombstone panics", strings.TrimSpace(gone), "panic: interface conversion:"+crash)
 	case err != nil:
-		l.Fail("the output has ADDED later=1", l.output(err))
+		l.Fail("the output has ADDED later", l.output(err))
 	case !strings.Contains(l.Stdout(), gone):
-		l.Mistake("tombstone ignored", gone, l.output(nil))
+		l.Mistake("tombstone ignored", strings.TrimSpace(gone), l.output(nil))
 	}
 
-	mirror, truth := l.endedWell(), l.truth()
-	if !maps.Equal(mirror, truth) {
-		l.Fail("mirror: "+content(truth), "mirror: "+content(mirror))
+	l.mirrored("end", "true")
+	if err := l.until(patience(), func(context.Context) error {
+		if _, counted, ok := strings.Cut(l.Stdout(), "changes:"); !ok || !strings.Contains(counted, "\n") {
+			return errors.New("it does not say how many changes there were")
+		}
+		return nil
+	}); err != nil {
+		l.Fail("mirror: and changes:, when the Service end appears", l.output(err))
 	}
-	changes, stopped := 0, false
-	_, summary, _ := strings.Cut(l.Stdout(), "second handler:")
-	if _, err := fmt.Sscanf(summary, " %d changes, informer stopped: %t", &changes, &stopped); err != nil {
-		l.Fail("report prints its two lines", l.output(errEnded))
+	err := l.until(5*time.Second, func(context.Context) error {
+		if open := l.proxy.Open(services); open > 0 {
+			return fmt.Errorf("%d watches of Services are open", open)
+		}
+		return nil
+	})
+	switch {
+	case l.Ended():
+		l.Fail("a program that runs until SIGTERM", l.output(errEnded))
+	case err != nil:
+		l.Mistake("not stopped", "no watch of Services, after mirror: is printed", err.Error())
 	}
-	if !stopped {
-		l.Mistake("not shut down", "informer stopped: true", "second handler:"+strings.TrimRight(summary, "\n"))
-	}
-	printed := 0
+	changes, printed, mirror := 0, 0, ""
 	for line := range strings.Lines(l.Stdout()) {
-		if kind, _, _ := strings.Cut(line, " "); slices.Contains([]string{"LISTED", "ADDED", "MODIFIED", "DELETED"}, kind) {
+		switch word, rest, _ := strings.Cut(line, " "); word {
+		case "ADDED", "MODIFIED", "DELETED":
 			printed++
+		case "mirror:":
+			mirror = strings.Join(slices.Sorted(slices.Values(strings.Fields(rest))), " ")
+		case "changes:":
+			_, err := fmt.Sscan(rest, &changes)
+			l.Must(err)
 		}
 	}
-	if changes != printed && changes != printed-1 { // the last one may come after found
-		l.Failf(fmt.Sprintf("the second handler gets the %d changes that the first one has printed", printed), "it got %d", changes)
+	if want := "a b end later"; mirror != want {
+		l.Fail("mirror: "+want, "mirror: "+mirror)
+	}
+	if changes != printed && changes != printed-1 { // the last one may come after the end
+		l.Failf(fmt.Sprintf("changes: %d, as many as the first handler has printed", printed), "%d", changes)
+	}
+	l.Must(l.Signal(syscall.SIGTERM))
+	switch {
+	case !l.endsWithin(patience()):
+		l.Fail("an end after SIGTERM", l.output(nil))
+	case l.ExitCode() != 0:
+		l.Fail("exit code 0 after SIGTERM", l.output(errEnded))
 	}
 }
 

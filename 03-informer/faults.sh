@@ -88,17 +88,24 @@ while_gone() {
   faults clear >/dev/null
 }
 
+# in_background NAME COMMAND...: run it, with what it prints in $FAULTS/NAME, and end it with
+# this shell. The file is emptied at once, or printed could read what the last one has printed.
+in_background() {
+  : >"$FAULTS/$1"
+  "${@:2}" >"$FAULTS/$1" 2>&1 &
+  FAULTS_PIDS+=($!)
+}
+
 start() {
   local name=${1%%=*} program=${1##*=}
-  : >"$FAULTS/$name"
+  : >"$FAULTS/$name" # also if it cannot be built
   # Not go run, which leaves the program alone when it is killed itself.
   if [[ -f $FAULTS_STEP/$program/go.mod ]]; then # a project of its own
     go -C "$FAULTS_STEP/$program" build -o "$FAULTS_BIN/$program" ./cmd || return 1
   else
     go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
   fi
-  KUBECONFIG=$FAULTY "$FAULTS_BIN/$program" -namespace "$FAULTS_NAMESPACE" "${@:2}" >"$FAULTS/$name" 2>&1 &
-  FAULTS_PIDS+=($!)
+  KUBECONFIG=$FAULTY in_background "$name" "$FAULTS_BIN/$program" -namespace "$FAULTS_NAMESPACE" "${@:2}"
 }
 
 printed() {

@@ -43,8 +43,24 @@ func (l portLearner) restart() {
 	l.start()
 }
 
-// service creates or changes a Service. Its target ports are other numbers than its ports.
+// service creates or changes a Service with a value of the label ports.
 func (l portLearner) service(name, label string, ports map[string]int32) *corev1.Service {
+	l.T.Helper()
+	labels := map[string]string{}
+	if label != "" {
+		labels["ports"] = label
+	}
+	return l.labelled(name, labels, ports)
+}
+
+// mirrored creates a Service with a value of the label mirror.
+func (l portLearner) mirrored(name, value string) {
+	l.T.Helper()
+	l.labelled(name, map[string]string{"mirror": value}, map[string]int32{"": 80})
+}
+
+// labelled creates or changes a Service. Its target ports are other numbers than its ports.
+func (l portLearner) labelled(name string, labels map[string]string, ports map[string]int32) *corev1.Service {
 	l.T.Helper()
 	spec := applycorev1.ServiceSpec()
 	for port, number := range ports {
@@ -54,10 +70,7 @@ func (l portLearner) service(name, label string, ports map[string]int32) *corev1
 		}
 		spec.WithPorts(p)
 	}
-	apply := applycorev1.Service(name, l.Namespace).WithSpec(spec)
-	if label != "" {
-		apply.WithLabels(map[string]string{"ports": label})
-	}
+	apply := applycorev1.Service(name, l.Namespace).WithLabels(labels).WithSpec(spec)
 	s, err := l.Client.CoreV1().Services(l.Namespace).Apply(l.Context(), apply, metav1.ApplyOptions{FieldManager: "test", Force: true})
 	l.Must(err)
 	return s
@@ -202,7 +215,7 @@ func (l portLearner) ends() (code int) {
 	l.Must(l.Signal(syscall.SIGTERM))
 	// Nothing is under way, so all that is left to do takes milliseconds.
 	const expected = "exit code 0 after SIGTERM"
-	if err := l.until(2*soon(), func(context.Context) error { return errors.New("it runs") }); !errors.Is(err, errEnded) {
+	if !l.endsWithin(2 * soon()) {
 		l.Mistake("does not end", expected, l.output(nil)+"\n  "+(2*soon()).Round(time.Second).String()+" after SIGTERM")
 	}
 	if code = l.ExitCode(); code == -1 {

@@ -110,6 +110,8 @@ func checkRules(c *check.C) {
 		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, true, "every action is restricted"},
 		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, false, ""},
 		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, false, ""},
+		{"probes", `{"action":"kill","requiredProbes":["liveness","readiness","startup"]}`, true, ""},
+		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, false, "probe named twice"},
 		{"selects-another", `{"podLabel":"unhealthy","selector":{"matchLabels":{"app":"web"}}}`, true, ""},
 	} {
 		var spec map[string]any

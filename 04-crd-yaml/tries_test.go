@@ -85,11 +85,15 @@ var tries = map[string]tryExamples{
 	},
 	"defaults": {
 		examples: []tryExample{
-			{"nothing", `{}`, `{retry: {times: 3}}`},
+			{"nothing", `{}`, `{retry: {wait: 1m, times: 3}}`},
 			{"only wait", `{retry: {wait: 5m}}`, `{retry: {wait: 5m, times: 3}}`},
-			{"once", `{retry: {times: 1}}`, `{retry: {times: 1}}`},
+			{"once", `{retry: {wait: 5m, times: 1}}`, `{retry: {wait: 5m, times: 1}}`},
+			{"no wait", `{retry: {times: 1}}`, ""},
 		},
-		mistakes: map[string]string{"nothing: refused": "required instead of a default"},
+		mistakes: map[string]string{
+			"nothing: refused": "required instead of a default",
+			"nothing: stored otherwise, no wait: accepted": "wait no longer required",
+		},
 	},
 }
 
@@ -102,9 +106,10 @@ func checkTry(name string) func(*check.C) {
 		c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
 		crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 		if err := crdtest.Create(c.T, c.Env, crd); err != nil {
-			const mistake = "default of another type"
-			if c.Knows(mistake) && strings.Contains(err.Error(), "].default: Invalid value") {
-				c.Mistake(mistake, "a CRD that the API server takes", err.Error())
+			for mistake, answer := range map[string]string{"default of another type": "].default: Invalid value", "default without wait": "].default.wait: Required value"} {
+				if c.Knows(mistake) && strings.Contains(err.Error(), answer) {
+					c.Mistake(mistake, "a CRD that the API server takes", err.Error())
+				}
 			}
 			c.Fail("a CRD that the API server takes", err.Error())
 		}

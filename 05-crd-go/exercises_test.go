@@ -112,7 +112,7 @@ func checkTypes(c *check.C) {
 	program := c.ProgramOf("zero", zero) // compiles the types, which controller-gen would say less well
 	written, failed := generate(c, "crd")
 	if failed != "" {
-		c.Fail("controller-gen makes a definition of the types", failed)
+		c.Fail("controller-gen makes a CRD of the types", failed)
 	}
 	crd := definition(c, written)
 

@@ -81,11 +81,8 @@ func TestNew(t *testing.T) {
 // scripts/test-new.sh also has it make a kind cluster of its own.
 func TestNewAsPods(t *testing.T) {
 	e := testenv.New(t)
-	e.NeedsContainers()
+	e.NeedsImages()
 	ws, c := e.Workspace(), e.Cluster()
-	if c.Name() != "kind" {
-		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
-	}
 	temp := t.TempDir()
 	dir, bin := filepath.Join(temp, "widgets"), filepath.Join(temp, "bin")
 	run(t, e, ws.Root, workspace.Environ(), e.Program("./cmd/workshop"), "new", "GROUP=stable.example.org", "KIND=Widget", "DIR="+dir)

@@ -176,11 +176,7 @@ func checkPatch(c *check.C) {
 func checkCondition(c *check.C) {
 	configuration(c, "people.yaml", "people", c.Namespace)
 	asked := func(user string) bool {
-		config := rest.CopyConfig(c.Config)
-		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}} // who may do everything
-		client, err := kubernetes.NewForConfig(config)
-		c.Must(err)
-		_, err = client.CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{only: c.Namespace}}}, dry)
+		_, err := impersonated(c, user).CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{only: c.Namespace}}}, dry)
 		return locked(c, err)
 	}
 	const anna, scheduler, manager, account = "anna", "system:kube-scheduler", "system:kube-controller-manager", "system:serviceaccount:shop:default"
@@ -197,6 +193,15 @@ func checkCondition(c *check.C) {
 	case !asked(account):
 		c.Mistake("everything of the system", want, "it was not asked about "+account)
 	}
+}
+
+// impersonated is a client of somebody who may do everything.
+func impersonated(c *check.C, user string, groups ...string) kubernetes.Interface {
+	config := rest.CopyConfig(c.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:masters")}
+	client, err := kubernetes.NewForConfig(config)
+	c.Must(err)
+	return client
 }
 
 // checkGuard has no server, as the task says. Each request is a dry run, and webhooks without side effects
@@ -275,13 +280,9 @@ func checkGuard(c *check.C) {
 			c.Mistake("half a guard", want, what)
 		}
 	}
-	// as changes a Deployment of the team as somebody who may do everything.
+	// as changes a Deployment of the team as somebody else.
 	as := func(user string, groups ...string) error {
-		config := rest.CopyConfig(c.Config)
-		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:masters")}
-		client, err := kubernetes.NewForConfig(config)
-		c.Must(err)
-		_, err = client.AppsV1().Deployments(team).Patch(ctx, "a", types.MergePatchType, patch, dryPatch)
+		_, err := impersonated(c, user, groups...).AppsV1().Deployments(team).Patch(ctx, "a", types.MergePatchType, patch, dryPatch)
 		return err
 	}
 	if !locked(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {

@@ -27,23 +27,17 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
-	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 // system is the namespace in the manifests, and a part of the names of what belongs to none.
 const system = "webhook-system"
 
-// kubectl returns what kubectl prints.
-func kubectl(ctx context.Context, e *testenv.Env, args ...string) (string, error) {
-	return proc.Output(ctx, proc.Cmd{Path: e.Workspace().Bin("kubectl"), Args: args, Dir: e.Workspace().Root, Env: e.Cluster().Environ(), Grace: time.Minute})
-}
-
 // install applies the manifests, with the namespace of a test in place of theirs, after a change, and
 // returns them.
 func install(t *testing.T, e *testenv.Env, change func(manifests string) string) string {
 	t.Helper()
-	manifests, err := kubectl(e.Context(), e, "kustomize", "08-webhooks/config")
+	manifests, err := e.Kubectl(e.Context(), "kustomize", "08-webhooks/config")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +53,14 @@ func install(t *testing.T, e *testenv.Env, change func(manifests string) string)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // also what is in no namespace
-		if _, err := kubectl(context.WithoutCancel(e.Context()), e, "delete", "-f", file, "--ignore-not-found", "--wait=false"); err != nil {
+		if _, err := e.Kubectl(context.WithoutCancel(e.Context()), "delete", "-f", file, "--ignore-not-found", "--wait=false"); err != nil {
 			t.Error(err)
 		}
 	})
-	if _, err := kubectl(e.Context(), e, "label", "namespace", e.Namespace, "pod-security.kubernetes.io/enforce=restricted"); err != nil {
+	if _, err := e.Kubectl(e.Context(), "label", "namespace", e.Namespace, "pod-security.kubernetes.io/enforce=restricted"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kubectl(e.Context(), e, "apply", "--server-side", "-f", file); err != nil {
+	if _, err := e.Kubectl(e.Context(), "apply", "--server-side", "-f", file); err != nil {
 		t.Fatal(err)
 	}
 	return manifests
@@ -148,7 +142,7 @@ func TestRights(t *testing.T) {
 	}
 	s.mount(0)
 	s.serve("-kubeconfig", as("webhook"))
-	if _, err := kubectl(ctx, s.Env, "label", "namespace", s.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
+	if _, err := s.Kubectl(ctx, "label", "namespace", s.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
 		t.Fatal(err)
 	}
 	s.byURL()
@@ -228,7 +222,7 @@ func (s *setup) byURL() {
 	s.t.Helper()
 	for _, kind := range []string{"validatingwebhookconfiguration", "mutatingwebhookconfiguration"} {
 		s.Eventually(time.Minute, func(ctx context.Context) error { // cert-keeper writes the same lists
-			paths, err := kubectl(ctx, s.Env, "get", kind, s.Namespace, "-o", `jsonpath={range .webhooks[*]}{.clientConfig.service.path}{"\n"}{end}`)
+			paths, err := s.Kubectl(ctx, "get", kind, s.Namespace, "-o", `jsonpath={range .webhooks[*]}{.clientConfig.service.path}{"\n"}{end}`)
 			if err != nil {
 				return err
 			}
@@ -236,7 +230,7 @@ func (s *setup) byURL() {
 			for i, path := range strings.Fields(paths) {
 				operations = append(operations, fmt.Sprintf(`{"op": "remove", "path": "/webhooks/%d/clientConfig/service"}, {"op": "add", "path": "/webhooks/%d/clientConfig/url", "value": "https://%s%s"}`, i, i, s.listens, path))
 			}
-			_, err = kubectl(ctx, s.Env, "patch", kind, s.Namespace, "--type", "json", "--patch", "["+strings.Join(operations, ",")+"]")
+			_, err = s.Kubectl(ctx, "patch", kind, s.Namespace, "--type", "json", "--patch", "["+strings.Join(operations, ",")+"]")
 			return err
 		})
 	}
@@ -246,10 +240,7 @@ func (s *setup) byURL() {
 func TestInCluster(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	e.NeedsContainers()
-	if e.Cluster().Name() != "kind" {
-		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
-	}
+	e.NeedsImages()
 	crdtest.Share(t, e, icecreamCRD, policyCRD)
 	own, err := versioned.NewForConfig(e.Config)
 	if err != nil {
@@ -257,9 +248,8 @@ func TestInCluster(t *testing.T) {
 	}
 	ctx := e.Context()
 	for _, program := range []string{"cert-keeper", "webhook"} {
-		if said, err := proc.Output(ctx, proc.Cmd{Path: e.Program("./cmd/workshop"), Args: []string{"image"}, Dir: e.Workspace().Root, Grace: time.Minute,
-			Env: append(e.Cluster().Environ(), "PROGRAM=08-webhooks/"+program)}); err != nil || !strings.Contains(said, "workshop/"+program+":1") {
-			t.Fatalf("make image has said (%v):\n%s", err, said)
+		if said := e.MakeImage("08-webhooks/" + program); !strings.Contains(said, "workshop/"+program+":1") {
+			t.Fatalf("make image has said:\n%s", said)
 		}
 	}
 	const settle = 20 * time.Second
@@ -268,11 +258,11 @@ func TestInCluster(t *testing.T) {
 	})
 	team := testenv.New(t) // whose Icecreams are checked
 	s := &setup{Env: team, t: t, own: own}
-	if _, err := kubectl(ctx, e, "label", "namespace", team.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
+	if _, err := e.Kubectl(ctx, "label", "namespace", team.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
 		t.Fatal(err)
 	}
 	for _, deployment := range []string{"cert-keeper", "webhook"} {
-		if said, err := kubectl(ctx, e, "rollout", "status", "deployment/"+deployment, "-n", e.Namespace, "--timeout=3m"); err != nil {
+		if said, err := e.Kubectl(ctx, "rollout", "status", "deployment/"+deployment, "-n", e.Namespace, "--timeout=3m"); err != nil {
 			t.Fatal(said, err)
 		}
 	}
@@ -307,7 +297,7 @@ func TestInCluster(t *testing.T) {
 			defer close(ended)
 			for n := 0; looking.Err() == nil; n++ {
 				// An error is one of a pod that has gone, or of the end.
-				_, _ = kubectl(looking, e, "annotate", "pods", "-n", e.Namespace, "-l", "app=webhook", "--overwrite", fmt.Sprintf("look=%d", n))
+				_, _ = e.Kubectl(looking, "annotate", "pods", "-n", e.Namespace, "-l", "app=webhook", "--overwrite", fmt.Sprintf("look=%d", n))
 				time.Sleep(2 * time.Second)
 			}
 		}()
@@ -317,7 +307,7 @@ func TestInCluster(t *testing.T) {
 	// settled waits until two pods are ready, and those before them have gone.
 	settled := func() (names []string) {
 		t.Helper()
-		if said, err := kubectl(ctx, e, "rollout", "status", "deployment/webhook", "-n", e.Namespace, "--timeout=3m"); err != nil {
+		if said, err := e.Kubectl(ctx, "rollout", "status", "deployment/webhook", "-n", e.Namespace, "--timeout=3m"); err != nil {
 			t.Fatal(said, err)
 		}
 		e.Eventually(2*time.Minute, func(ctx context.Context) error {
@@ -337,7 +327,7 @@ func TestInCluster(t *testing.T) {
 		return names
 	}
 	under("a rollout", func() {
-		if said, err := kubectl(ctx, e, "rollout", "restart", "deployment/webhook", "-n", e.Namespace); err != nil {
+		if said, err := e.Kubectl(ctx, "rollout", "restart", "deployment/webhook", "-n", e.Namespace); err != nil {
 			t.Fatal(said, err)
 		}
 		settled()

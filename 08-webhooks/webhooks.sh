@@ -17,10 +17,8 @@ serve() {
     kill "$webhook" 2>/dev/null
     wait "$webhook" 2>/dev/null
   fi
-  : >"$FAULTS/webhook"
-  "$FAULTS_BIN/webhook" -listen "${ADDRESS:-${HERE}:0}" -cert-dir "$FAULTS/certificate" "$@" >"$FAULTS/webhook" 2>&1 &
+  in_background webhook "$FAULTS_BIN/webhook" -listen "${ADDRESS:-${HERE}:0}" -cert-dir "$FAULTS/certificate" "$@"
   webhook=$!
-  FAULTS_PIDS+=("$webhook")
   for ((tries = 0; tries < 600; tries++)); do # a minute
     ADDRESS=$(sed -n 's/.*"Listening" address="\([^"]*\)".*/\1/p' "$FAULTS/webhook")
     [[ -n $ADDRESS ]] && return

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/09-outside/client"
@@ -29,6 +30,8 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
+
+func TestREADME(t *testing.T) { testenv.README(t) }
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
@@ -135,13 +138,22 @@ type fault struct {
 	Struck  int    `json:"struck,omitempty"`
 }
 
+// strikes says how often the first fault has struck; 0 if there is none.
+func (c *company) strikes() int {
+	c.t.Helper()
+	var all []fault
+	if c.call("GET", "/owner/faults", nil, nil, &all); len(all) > 0 {
+		return all[0].Struck
+	}
+	return 0
+}
+
 // struck waits until the first fault has struck.
 func (c *company) struck() {
 	c.t.Helper()
 	c.Eventually(time.Minute, func(context.Context) error {
-		var all []fault
-		if c.call("GET", "/owner/faults", nil, nil, &all); len(all) == 0 || all[0].Struck == 0 {
-			return fmt.Errorf("it has not struck: %+v\n%v", all, c.calls())
+		if c.strikes() == 0 {
+			return fmt.Errorf("it has not struck: %v", c.calls())
 		}
 		return nil
 	})
@@ -258,26 +270,29 @@ func newTenant(t testing.TB, store []string, flags ...string) *tenant {
 	}
 	company := open(t, e, store...)
 	f := &tenant{controllertest.New(t, e, e.Program("./09-outside/coldroom"), append([]string{"-store", company.address, "-poll", "300ms"}, flags...)...), company, own.OutsideV1alpha1().ColdRooms(e.Namespace), func() {}}
-	f.cleanUp()
+	cleanUp(t, e, coldRooms)
 	return f
 }
 
-// cleanUp has the finalizers taken away at the end, or the namespace would stay for ever.
-func (f *tenant) cleanUp() {
-	f.T.Cleanup(func() {
-		ctx := context.WithoutCancel(f.Context())
-		all, err := f.cold.List(ctx, metav1.ListOptions{})
+// cleanUp has the finalizers of a resource taken away at the end, or the namespace would stay for ever.
+func cleanUp(t testing.TB, e *testenv.Env, resource schema.GroupVersionResource) {
+	t.Cleanup(func() {
+		ctx, objects := context.WithoutCancel(e.Context()), e.Dynamic.Resource(resource).Namespace(e.Namespace)
+		all, err := objects.List(ctx, metav1.ListOptions{})
 		if err != nil {
-			f.T.Error(err)
+			t.Error(err)
 			return
 		}
-		for _, cr := range all.Items {
-			if _, err := f.cold.Patch(ctx, cr.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				f.T.Error(err)
+		for _, o := range all.Items {
+			if _, err := objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
 			}
 		}
 	})
 }
+
+// coldRooms are the resource of the controller.
+var coldRooms = schema.GroupVersionResource{Group: v1alpha1.GroupName, Version: v1alpha1.GroupVersion.Version, Resource: "coldrooms"}
 
 func (f *tenant) create(name string, pallets int32) *v1alpha1.ColdRoom {
 	f.T.Helper()
@@ -489,11 +504,7 @@ func TestKilledAtEachCall(t *testing.T) {
 				f.company.owner("POST", "/faults", fault{Changes: true, Skip: i, Do: "silent", After: after})
 				killed := false
 				f.meanwhile = func() {
-					var all []fault
-					if killed {
-						return
-					}
-					if f.company.call("GET", "/owner/faults", nil, nil, &all); all[0].Struck > 0 {
+					if !killed && f.company.strikes() > 0 {
 						killed = true
 						f.Kill()
 						f.company.owner("DELETE", "/faults", nil)

@@ -19,13 +19,12 @@ import (
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
-	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-// kubectl returns what kubectl prints.
+// kubectl works in the namespace of a test.
 func kubectl(e *testenv.Env, args ...string) (string, error) {
-	return proc.Output(e.Context(), proc.Cmd{Path: e.Workspace().Bin("kubectl"), Args: append([]string{"--namespace", e.Namespace}, args...), Dir: e.Workspace().Root, Env: e.Cluster().Environ(), Grace: time.Minute})
+	return e.Kubectl(e.Context(), append([]string{"--namespace", e.Namespace}, args...)...)
 }
 
 // install applies the manifests in the namespace of a test, after changes.
@@ -44,11 +43,32 @@ func install(t *testing.T, e *testenv.Env, changes ...string) {
 	}
 }
 
+// says waits for Events of a ColdRoom that begin so.
+func (f *tenant) says(name string, wants ...string) {
+	f.T.Helper()
+	for _, want := range wants {
+		f.Eventually(time.Minute, func(ctx context.Context) error {
+			all, err := f.Client.EventsV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "regarding.name=" + name})
+			if err != nil {
+				return err
+			}
+			var said []string
+			for _, e := range all.Items {
+				line := strings.Join([]string{e.Type, e.Reason, e.Note}, " ")
+				if said = append(said, line); strings.HasPrefix(line, want) && e.Regarding.UID != "" {
+					return nil
+				}
+			}
+			return fmt.Errorf("no Event of %s says %q: %q", name, want, said)
+		})
+	}
+}
+
 // With the rights of its account, the program does all that it can do. What is granted is used, and
 // what is used is granted.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	f := newTenant(t, []string{"-token", "first"}, "-secret", "cold-store")
+	f := newTenant(t, []string{"-token", "first", "-quota", "20"}, "-secret", "cold-store", "-retry", "1s")
 	install(t, f.Env, "replicas: 1", "replicas: 0") // the program runs here
 	request, err := f.Client.CoreV1().ServiceAccounts(f.Namespace).CreateToken(f.Context(), "coldroom", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
@@ -64,6 +84,15 @@ func TestRights(t *testing.T) {
 	}
 	f.Start()
 	f.work()
+	f.patch("meat", `{"spec":{"pallets":21}}`)
+	f.Eventually(time.Minute, func(context.Context) error { // it is refused again and again, and the same Event again is a patch
+		if len(f.Proxy.Requests(faultproxy.Match{Verb: "patch", Resource: "events"})) == 0 {
+			return errors.New("no Event was patched")
+		}
+		return nil
+	})
+	f.says("fish", "Normal Rented Rented a room", "Normal Released Gave up room-")
+	f.says("meat", "Warning Refused The store refuses: ")
 	f.Stop()
 
 	role, err := f.Client.RbacV1().Roles(f.Namespace).Get(f.Context(), "coldroom", metav1.GetOptions{})
@@ -95,23 +124,19 @@ func TestRights(t *testing.T) {
 func TestInCluster(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	e.NeedsContainers()
-	if e.Cluster().Name() != "kind" {
-		t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
-	}
+	e.NeedsImages()
 	crdtest.Share(t, e, crd)
 	own, err := versioned.NewForConfig(e.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said, err := proc.Output(e.Context(), proc.Cmd{Path: e.Program("./cmd/workshop"), Args: []string{"image"}, Dir: e.Workspace().Root, Grace: time.Minute,
-		Env: append(e.Cluster().Environ(), "PROGRAM=09-outside/coldroom")}); err != nil || !strings.Contains(said, "workshop/coldroom:1") {
-		t.Fatalf("make image has said (%v):\n%s", err, said)
+	if said := e.MakeImage("09-outside/coldroom"); !strings.Contains(said, "workshop/coldroom:1") {
+		t.Fatalf("make image has said:\n%s", said)
 	}
 	here := strings.TrimSpace(e.Run(testenv.Command{Path: e.Program("./08-webhooks/address")}).Stdout)
 	company := open(t, e, "-listen", here+":0", "-token", "first")
 	f := &tenant{Controller: &controllertest.Controller{Env: e, T: t, Runner: e}, company: company, cold: own.OutsideV1alpha1().ColdRooms(e.Namespace), meanwhile: func() {}}
-	f.cleanUp()
+	cleanUp(t, e, coldRooms)
 	if _, err := e.Client.CoreV1().Secrets(e.Namespace).Create(e.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cold-store"}, StringData: map[string]string{"token": "first"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,5 @@ patched() {
 without() {
   patched "defaults/$1.patch" || return 1
   go -C "$project" build -o "$FAULTS_BIN/without/icecream" ./cmd || return 1
-  KUBECONFIG=$FAULTY "$FAULTS_BIN/without/icecream" -namespace "$FAULTS_NAMESPACE" -health-probe-bind-address 0 "${@:2}" >"$FAULTS/icecream" 2>&1 &
-  FAULTS_PIDS+=($!)
+  KUBECONFIG=$FAULTY in_background icecream "$FAULTS_BIN/without/icecream" -namespace "$FAULTS_NAMESPACE" -health-probe-bind-address 0 "${@:2}"
 }

@@ -153,7 +153,7 @@ func (i *installation) kubeconfig() string {
 
 func (i *installation) kubectl(args ...string) string {
 	i.t.Helper()
-	output, err := proc.Output(i.Context(), proc.Cmd{Path: i.Workspace().Bin("kubectl"), Args: args, Env: i.Cluster().Environ(), Grace: time.Minute})
+	output, err := i.Kubectl(i.Context(), args...)
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -166,10 +166,7 @@ func TestInstalled(t *testing.T) {
 	e := testenv.New(t)
 	p := packager{e, t, e.Program("./11-operator-sdk/packager")}
 	if e.Cluster().Name() == "kind" {
-		if said, err := proc.Output(e.Context(), proc.Cmd{Path: e.Program("./cmd/workshop"), Args: []string{"image"}, Dir: e.Workspace().Root, Grace: time.Minute,
-			Env: append(e.Cluster().Environ(), "PROGRAM=10-kubebuilder/icecream/cmd")}); err != nil {
-			t.Fatalf("%v\n%s", err, said)
-		}
+		e.MakeImage("10-kubebuilder/icecream/cmd")
 	}
 	i := &installation{packager: p, f: icecreamtest.Of(t, e, "")}
 	score := []string{"scorecard", "-namespace", e.Namespace, "-selector", "suite=icecream", "-wait-time", "2m"}

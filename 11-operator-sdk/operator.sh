@@ -14,10 +14,8 @@ run_operator() {
     kill "$operator" 2>/dev/null
     wait "$operator" 2>/dev/null
   fi
-  : >"$FAULTS/operator"
-  KUBECONFIG=$1 "$FAULTS_BIN/icecream" "${@:2}" >"$FAULTS/operator" 2>&1 &
+  KUBECONFIG=$1 in_background operator "$FAULTS_BIN/icecream" "${@:2}"
   operator=$!
-  FAULTS_PIDS+=("$operator")
   printed 'Starting workers' operator
 }
 

@@ -23,9 +23,8 @@ run_in() {
     return 1
     ;;
   esac
-  KUBECONFIG=$FAULTY "$program" "$dir/12-any-language/$file" --namespace "$FAULTS_NAMESPACE" >"$FAULTS/$file" 2>&1 &
+  KUBECONFIG=$FAULTY in_background "$file" "$program" "$dir/12-any-language/$file" --namespace "$FAULTS_NAMESPACE"
   LAST=$!
-  FAULTS_PIDS+=("$LAST")
 }
 
 run() { run_in . "$1"; }

@@ -41,7 +41,8 @@ judge() {
 printf -- '--- what cannot be judged\n'
 make --no-print-directory judge 2>&1 | tee "$base/out" || true
 grep -qF 06-controller/contracts/README.md "$base/out"
-judge 2 "LEVEL=6: there is no such level" -controller true -contract mirror -level 6
+judge 2 "LEVEL=7: there is no such level" -controller true -contract mirror -level 7
+judge 2 "has nothing outside of Kubernetes, so its levels are 1 to 5" -controller true -contract mirror -level 6
 mkdir "$base/bad"
 echo 'such: 1' >"$base/bad/contract.yaml"
 judge 2 "contract.yaml:1: such: there is no such field" -controller true -contract "$base/bad"
@@ -69,6 +70,10 @@ judge 0 'level 3 (survives the wire) was reached' -level 3 -seed "$seed" -contro
 printf '\n--- cert-keeper of step 08\n'
 judge 0 'level 4 (lives with others) was reached' -level 4 -seed "$seed" -controller 'go run ./08-webhooks/cert-keeper -namespace {{.Namespace}} -settle 1s' -contract cert-keeper
 
+printf '\n--- coldroom of step 09, whose rooms are not in Kubernetes\n'
+judge 0 'of the cases that match ^killed after a call, 0 failed' -level 6 -case '^killed after a call' -seed "$seed" \
+  -controller 'go run ./09-outside/coldroom -namespace {{.Namespace}} -store {{.Outside}} -poll 1s -retry 3s -rate 200' -contract coldroom
+
 printf '\n--- as a scorecard test of step 11\n'
 go -C 11-operator-sdk/packager build -o "$base/bin/" . ./scoretests
 "$base/bin/packager" bundle -version 0.1.0 -flavour workshop/pause:1 "$base/bundle"
@@ -76,7 +81,7 @@ PATH=$base/bin:$PATH "$base/bin/packager" scorecard -selector suite=judge -wait-
 nothing_left
 
 printf '\n--- faulty ones\n'
-judge 0 '| it ends at 410 Gone |' -seed "$seed" -mutants '^it never forgets|^it remembers|^it takes over|^it ends at'
+judge 0 '| it ends at 410 Gone |' -seed "$seed" -mutants '^it never forgets|^it remembers|^it takes over|^it ends at|^its finalizer comes'
 
 printf '\n--- a failing case, made smaller\n'
 sed 's/settle: 30s/settle: 6s/' 06-controller/contracts/mirror/contract.yaml >"$base/bad/contract.yaml"

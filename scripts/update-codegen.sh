@@ -67,19 +67,20 @@ rm -r "$out/openapi"
 
 # Step 09: no apply configurations, but a client of what is not Kubernetes.
 outside=09-outside/pkg
-module=github.com/k8s-go/workshop
+base=github.com/k8s-go/workshop/$outside
+api=$base/apis/outside/v1alpha1
 rm -rf $outside/generated 09-outside/config/crd 09-outside/client/zz_generated.client.go
 find $outside/apis -name 'zz_generated.*' -delete
-"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "$module/$outside/apis/outside/v1alpha1"
-"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "$module/$outside/apis/outside/v1alpha1"
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "$api"
+"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "$api"
 "$bin/client-gen" --go-header-file "$header" --clientset-name versioned \
-  --output-dir $outside/generated/clientset --output-pkg "$module/$outside/generated/clientset" \
-  --input-base "$module/$outside/apis" --input outside/v1alpha1
+  --output-dir $outside/generated/clientset --output-pkg "$base/generated/clientset" \
+  --input-base "$base/apis" --input outside/v1alpha1
 "$bin/lister-gen" --go-header-file "$header" \
-  --output-dir $outside/generated/listers --output-pkg "$module/$outside/generated/listers" "$module/$outside/apis/outside/v1alpha1"
+  --output-dir $outside/generated/listers --output-pkg "$base/generated/listers" "$api"
 "$bin/informer-gen" --go-header-file "$header" \
-  --versioned-clientset-package "$module/$outside/generated/clientset/versioned" --listers-package "$module/$outside/generated/listers" \
-  --output-dir $outside/generated/informers --output-pkg "$module/$outside/generated/informers" "$module/$outside/apis/outside/v1alpha1"
+  --versioned-clientset-package "$base/generated/clientset/versioned" --listers-package "$base/generated/listers" \
+  --output-dir $outside/generated/informers --output-pkg "$base/generated/informers" "$api"
 "$bin/controller-gen" crd "paths=./$outside/apis/..." output:crd:dir=09-outside/config/crd
 "$bin/oapi-codegen" -config 09-outside/client/config.yaml 09-outside/cold-store/openapi.yaml
 

@@ -30,15 +30,15 @@ func run(args []string) error {
 			return fmt.Errorf("reading a Status: %w", err)
 		}
 		return unlessGone(fmt.Errorf("deleting: %w", refusal))
-	case len(args) == 2 && args[0] == "since":
-		list := &corev1.ConfigMapList{}
-		if err := json.Unmarshal([]byte(args[1]), list); err != nil {
-			return fmt.Errorf("reading a list: %w", err)
+	case len(args) == 3 && args[0] == "since":
+		list, created := &corev1.ConfigMapList{}, &corev1.ConfigMap{}
+		if err := errors.Join(json.Unmarshal([]byte(args[1]), list), json.Unmarshal([]byte(args[2]), created)); err != nil {
+			return fmt.Errorf("reading a list and an object: %w", err)
 		}
-		fmt.Println(since(list))
+		fmt.Println(since(list, created))
 		return nil
 	}
-	return errors.New("want logins, gone STATUS or since LIST")
+	return errors.New("want logins, gone STATUS or since LIST OBJECT")
 }
 
 // logins selects the Secrets of team web that are of type kubernetes.io/basic-auth.
@@ -54,7 +54,8 @@ func unlessGone(err error) error {
 	return err
 }
 
-// since returns the version from which a watch shows all that has happened since the list.
-func since(list *corev1.ConfigMapList) string {
-	return list.ResourceVersion
+// since returns the version from which a watch shows all that has happened since an object
+// was created, after a list.
+func since(list *corev1.ConfigMapList, created *corev1.ConfigMap) string {
+	return created.ResourceVersion
 }

@@ -81,8 +81,7 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("bert owns: %s, podLabel %t\n", *mine.Spec.Action, mine.Spec.PodLabel != nil)
 
-	// What is no longer applied is given up. If nobody else owns it, it goes,
-	// and the server fills in the default.
+	// What bert no longer applies, he gives up.
 	mine.Spec.Action = nil
 	if p, err = policies.Apply(ctx, mine, as("bert")); err != nil {
 		return fmt.Errorf("applying as bert: %w", err)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -98,6 +99,19 @@ func (l *Loop) Watch(informer cache.SharedIndexInformer, handler cache.ResourceE
 	defer l.mu.Unlock()
 	l.informers = append(l.informers, informer)
 	return nil
+}
+
+// Each returns a handler that calls f with the name of the object of each event, for Watch.
+// A deletion that nobody has seen (a tombstone) has a name, too.
+func Each(f func(cache.ObjectName)) cache.ResourceEventHandler {
+	handle := func(obj any) {
+		if name, err := cache.DeletionHandlingObjectToName(obj); err == nil {
+			f(name)
+		} else {
+			utilruntime.HandleError(err)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, obj any) { handle(obj) }, DeleteFunc: handle}
 }
 
 // Add puts a key into the queue. A key that is waiting there already is not

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
@@ -323,4 +326,21 @@ func TestMetricsNameNoObject(t *testing.T) {
 			t.Error("a label names an object")
 		}
 	})
+}
+
+// A handler hears of each event, and of a deletion that nobody has seen, by the object's name.
+func TestEach(t *testing.T) {
+	t.Parallel()
+	var names []string
+	handler := Each(func(name cache.ObjectName) { names = append(names, name.String()) })
+	of := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "here", Name: name}}
+	}
+	handler.OnAdd(of("added"), false)
+	handler.OnUpdate(of("before"), of("after"))
+	handler.OnDelete(of("deleted"))
+	handler.OnDelete(cache.DeletedFinalStateUnknown{Key: "here/unseen", Obj: of("unseen")})
+	if want := []string{"here/added", "here/after", "here/deleted", "here/unseen"}; !slices.Equal(names, want) {
+		t.Errorf("it has heard of %q, want %q", names, want)
+	}
 }

@@ -65,6 +65,11 @@ func (f *Fault) check() *Refusal {
 	return nil
 }
 
+// refusal is what an answer says.
+func (f *Fault) refusal() *Refusal {
+	return refuse(f.Code, "Fault", "the store answers %d for now", f.Code)
+}
+
 // strikes counts a call, and reports whether the fault strikes it.
 func (f *Fault) strikes(r *http.Request) bool {
 	if f.Method != "" && f.Method != r.Method || f.Changes && r.Method == http.MethodGet {

@@ -80,8 +80,11 @@ func (s *Server) Handler() http.Handler {
 		if refusal := c.decode(&f); refusal != nil {
 			return nil, nil, refusal
 		}
+		if refusal := f.check(); refusal != nil {
+			return nil, nil, refusal
+		}
 		s.faults = append(s.faults, &f)
-		return f, nil, f.check()
+		return f, nil, nil
 	})
 	owner("DELETE /owner/faults", func(*call) (any, *effect, *Refusal) {
 		s.faults = nil
@@ -134,7 +137,7 @@ func (s *Server) tenant(w http.ResponseWriter, r *http.Request, do func(*call) (
 				w.Header().Set("Retry-After", strconv.Itoa(fault.RetryAfter))
 			}
 			do = func(*call) (any, *effect, *Refusal) {
-				return nil, nil, refuse(fault.Code, "Fault", "the store answers %d for now", fault.Code)
+				return nil, nil, fault.refusal()
 			}
 		case !fault.After:
 			do = func(*call) (any, *effect, *Refusal) {
@@ -153,7 +156,7 @@ func (s *Server) tenant(w http.ResponseWriter, r *http.Request, do func(*call) (
 		return do(c)
 	})
 	if fault != nil && fault.Do == "answer" && fault.After {
-		code, body = fault.Code, refuse(fault.Code, "Fault", "the store answers %d for now", fault.Code)
+		code, body = fault.Code, fault.refusal()
 	}
 	if fault != nil && fault.Do == "silent" {
 		<-r.Context().Done()

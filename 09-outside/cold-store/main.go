@@ -44,7 +44,7 @@ func main() {
 
 // run serves until ctx ends.
 func run(ctx context.Context, listen, path string, settings Settings) (err error) {
-	s := &Server{Store: &Store{rooms: map[string]Room{}, keys: map[string]remembered{}, now: func() time.Time { return time.Now().UTC() }}}
+	s := &Server{Store: &Store{keys: map[string]remembered{}, now: func() time.Time { return time.Now().UTC() }}}
 	if s.ledger, err = openLedger(path, s.take); err != nil {
 		return fmt.Errorf("the ledger: %w", err)
 	}

@@ -82,7 +82,6 @@ type remembered struct {
 type Store struct {
 	mu       sync.Mutex
 	settings Settings
-	rooms    map[string]Room
 	keys     map[string]remembered
 	history  []Entry // those with an effect
 	numbered int
@@ -118,8 +117,8 @@ func (s *Store) all(at time.Time) []Room {
 
 // room returns one that is there.
 func (s *Store) room(id string) (Room, *Refusal) {
-	if r, ok := s.rooms[id]; ok {
-		if r, there := r.today(s.now()); there {
+	for _, r := range s.all(s.now()) {
+		if r.ID == id {
 			return r, nil
 		}
 	}
@@ -250,12 +249,10 @@ func (s *Store) take(e Entry) {
 	if e.Effect == nil {
 		return
 	}
-	r := e.Effect.Room
-	s.rooms[r.ID] = r
 	if e.Effect.Kind == "rented" {
 		s.numbered++
 		if e.Key != "" {
-			s.keys[e.Key] = remembered{*e.Request, r.ID, e.Time}
+			s.keys[e.Key] = remembered{*e.Request, e.Effect.Room.ID, e.Time}
 		}
 	}
 	s.history = append(s.history, e)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/k8s-go/workshop/06-controller/loop"
 	"github.com/k8s-go/workshop/09-outside/client"
@@ -29,6 +30,7 @@ type controller struct {
 	cached listers.ColdRoomLister
 	cache  cache.Store // what cached reads
 	writes loop.Writes
+	events events.EventRecorder
 	store  *store
 	options
 }
@@ -67,10 +69,10 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		if err != nil {
 			failing(cr, err)
 		}
-		if !done {
-			again = 0
-		}
 		after, failed := c.keep(ctx, before, cr)
+		if failed == nil {
+			c.tell(before, cr)
+		}
 		if wait := (*busy)(nil); errors.As(err, &wait) && failed == nil {
 			return wait.wait + soon/10, nil
 		}
@@ -104,6 +106,31 @@ func (c *controller) keep(ctx context.Context, before, cr *v1alpha1.ColdRoom) (a
 		}
 	}
 	return after, nil
+}
+
+// tell says in an Event what a step has come to, for kubectl describe. Within some minutes, Events of the
+// same reason and action are one, which keeps the first text.
+func (c *controller) tell(before, cr *v1alpha1.ColdRoom) {
+	about := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ColdRoom", Namespace: cr.Namespace, Name: cr.Name, UID: cr.UID}
+	is := meta.FindStatusCondition(cr.Status.Conditions, v1alpha1.ConditionSynced)
+	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionSynced)
+	letGo := len(cr.Finalizers) < len(before.Finalizers) && cr.Status.RoomID != ""
+	switch {
+	case letGo && cr.Spec.DeletionPolicy == v1alpha1.Orphan:
+		c.events.Eventf(about, nil, corev1.EventTypeNormal, "Orphaned", "LetGo", "Left %s rented in the store", cr.Status.RoomID)
+	case letGo:
+		c.events.Eventf(about, nil, corev1.EventTypeNormal, "Released", "GiveUp", "Gave up %s in the store", cr.Status.RoomID)
+	case before.Status.RoomID == "" && cr.Status.RoomID != "":
+		c.events.Eventf(about, nil, corev1.EventTypeNormal, "Rented", "Rent", "Rented a room in the store")
+	case is != nil && is.Reason == v1alpha1.ReasonRefused && (was == nil || was.Reason != is.Reason || was.Message != is.Message):
+		action := "Rent"
+		if cr.DeletionTimestamp != nil {
+			action = "GiveUp"
+		} else if cr.Status.RoomID != "" {
+			action = "Change"
+		}
+		c.events.Eventf(about, nil, corev1.EventTypeWarning, v1alpha1.ReasonRefused, action, "The store refuses: %s", is.Message)
+	}
 }
 
 // wrote remembers a write, so that nothing is done about a cache that does not show it yet.
@@ -260,10 +287,7 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 	}
 	switch {
 	case resize.To != cr.Spec.Pallets: // it has changed in between
-		cr.Status.Resize = nil
-		if room.State == client.Closed {
-			cr.Status.Resize = &v1alpha1.Resize{To: cr.Spec.Pallets, Attempt: attempt(cr)}
-		}
+		cr.Status.Resize = &v1alpha1.Resize{To: cr.Spec.Pallets, Attempt: attempt(cr)}
 		return 0, false, nil
 	case room.Pallets == int(resize.To):
 		if room.State == client.Closed {

@@ -72,20 +72,25 @@ func run(ctx context.Context) error {
 	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("creating the clients: %w", err)
 	}
-	c := &controller{client: typed.New(loop.Once(rooms.OutsideV1alpha1().RESTClient())), options: o}
+	recorder, stopRecording, err := loop.Recorder(ctx, kube, "coldroom")
+	if err != nil {
+		return err
+	}
+	defer stopRecording()
+	c := &controller{client: typed.New(loop.Once(rooms.OutsideV1alpha1().RESTClient())), events: recorder, options: o}
 	c.loop = loop.New("coldroom", c.reconcile, work)
 
 	roomFactory := externalversions.NewSharedInformerFactoryWithOptions(rooms, 0, externalversions.WithNamespace(o.namespace))
 	coldRooms := roomFactory.Outside().V1alpha1().ColdRooms()
 	c.cached, c.cache = coldRooms.Lister(), coldRooms.Informer().GetStore()
-	err = c.loop.Watch(coldRooms.Informer(), each(func(name cache.ObjectName) { c.loop.Add(name, "ColdRoom changed") }))
+	err = c.loop.Watch(coldRooms.Informer(), loop.Each(func(name cache.ObjectName) { c.loop.Add(name, "ColdRoom changed") }))
 	run, token := []loop.Informers{roomFactory}, func() (string, error) { return "", nil }
 	if *secret != "" {
 		one := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(o.namespace), informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, *secret).String()
 		}))
 		secrets := one.Core().V1().Secrets()
-		err = errors.Join(err, c.loop.Watch(secrets.Informer(), each(func(cache.ObjectName) {
+		err = errors.Join(err, c.loop.Watch(secrets.Informer(), loop.Each(func(cache.ObjectName) {
 			all, _ := c.cached.ColdRooms(o.namespace).List(labels.Everything()) // a list of the cache does not fail
 			for _, cr := range all {
 				c.loop.Add(cache.MetaObjectToName(cr), "credentials changed")
@@ -105,14 +110,4 @@ func run(ctx context.Context) error {
 		return errors.Join(err, failed)
 	}
 	return c.loop.Run(ctx, run...)
-}
-
-// each calls f with the name of the object of each event.
-func each(f func(cache.ObjectName)) cache.ResourceEventHandler {
-	handle := func(obj any) {
-		if name, err := cache.DeletionHandlingObjectToName(obj); err == nil {
-			f(name)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, obj any) { handle(obj) }, DeleteFunc: handle}
 }

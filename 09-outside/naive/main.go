@@ -78,12 +78,7 @@ func run(ctx context.Context) error {
 	coldRooms := factory.Outside().V1alpha1().ColdRooms()
 	c := &controller{client: rooms.OutsideV1alpha1(), cached: coldRooms.Lister(), store: store}
 	l := loop.New("naive", c.reconcile, loop.Options{Workers: 4, Observer: loopreport.Observer()})
-	handle := func(obj any) {
-		if name, err := cache.DeletionHandlingObjectToName(obj); err == nil {
-			l.Add(name, "ColdRoom changed")
-		}
-	}
-	if err := l.Watch(coldRooms.Informer(), cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, obj any) { handle(obj) }, DeleteFunc: handle}); err != nil {
+	if err := l.Watch(coldRooms.Informer(), loop.Each(func(name cache.ObjectName) { l.Add(name, "ColdRoom changed") })); err != nil {
 		return err
 	}
 	return l.Run(ctx, factory)

@@ -54,12 +54,7 @@ func run(ctx context.Context) error {
 	maps := factory.Core().V1().ConfigMaps()
 	s := &shelf{kube: kube.CoreV1(), cached: maps.Lister(), store: store}
 	l := loop.New("shelf", s.reconcile, loop.Options{Workers: 4, Observer: loopreport.Observer()})
-	handle := func(obj any) {
-		if name, err := cache.DeletionHandlingObjectToName(obj); err == nil {
-			l.Add(name, "ConfigMap changed")
-		}
-	}
-	if err := l.Watch(maps.Informer(), cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, obj any) { handle(obj) }, DeleteFunc: handle}); err != nil {
+	if err := l.Watch(maps.Informer(), loop.Each(func(name cache.ObjectName) { l.Add(name, "ConfigMap changed") })); err != nil {
 		return err
 	}
 	return l.Run(ctx, factory)

@@ -40,7 +40,7 @@ func run(ctx context.Context) (code int, err error) {
 	var o judge.Options
 	flag.StringVar(&o.Controller, "controller", "", "the command to judge; {{.Namespace}} in it stands for the namespace of a case")
 	flag.StringVar(&o.Name, "contract", "", "what it has to do: a contract of the workshop, or a folder")
-	flag.IntVar(&o.Level, "level", len(judge.Levels)-1, "how far to go")
+	flag.IntVar(&o.Level, "level", 0, "how far to go (default: as far as the contract allows)")
 	flag.IntVar(&o.Seeds, "seeds", 1, "how many seeds to try")
 	flag.Uint64Var(&o.Seed, "seed", 0, "try only this seed (default: new ones)")
 	flag.StringVar(&o.Only, "case", "", "only the cases whose name matches this regular expression")

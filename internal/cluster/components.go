@@ -99,7 +99,7 @@ func (k *kwok) start(ctx context.Context, name string) error {
 		return nil
 	}
 	if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
-		return healthy(ctx, k.kubeconfig())
+		return Healthy(ctx, k.kubeconfig())
 	}); err != nil {
 		return fmt.Errorf("starting %s: %w%s", name, err, k.lastLogLines())
 	}

@@ -76,7 +76,7 @@ func (e *existing) status(ctx context.Context) Status {
 	if !bytes.Equal(have, want) {
 		return Status{Broken, "KUBECONFIG has changed since"}
 	}
-	if err := healthy(ctx, e.kubeconfig()); err != nil {
+	if err := Healthy(ctx, e.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
 	return Status{Ready, "context " + name}
@@ -119,7 +119,7 @@ func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {
 	if err := os.WriteFile(e.kubeconfig(), data, 0o600); err != nil {
 		return err
 	}
-	if err := healthy(ctx, e.kubeconfig()); err != nil {
+	if err := Healthy(ctx, e.kubeconfig()); err != nil {
 		return errors.Join(fmt.Errorf("CLUSTER=existing: context %s: %w", name, err), e.down(ctx, io.Discard))
 	}
 	fmt.Fprintf(out, "Connected to context %s\n", name)

@@ -130,7 +130,7 @@ func (k *kind) status(ctx context.Context) Status {
 			return Status{Broken, "its audit policy is not that of AUDIT_POLICY"}
 		}
 	}
-	if err := healthy(ctx, k.kubeconfig()); err != nil {
+	if err := Healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
 	return Status{Ready, fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)}

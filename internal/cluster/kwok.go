@@ -160,7 +160,7 @@ func (k *kwok) status(ctx context.Context) Status {
 	if have, err := os.ReadFile(k.dir("stamp")); err != nil || string(have) != want {
 		return Status{Broken, "not started completely, or of other versions or options than are asked for now"}
 	}
-	if err := healthy(ctx, k.kubeconfig()); err != nil {
+	if err := Healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
 	version, err := pinned.KubernetesVersion(k.ws)

@@ -35,9 +35,9 @@ func client(kubeconfig string) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// healthy asks the API server whether it is ready. It is patient: a server that
+// Healthy asks the API server whether it is ready. It is patient: a server that
 // is only slow, on a busy machine, must not be taken for one that has died.
-func healthy(ctx context.Context, kubeconfig string) error {
+func Healthy(ctx context.Context, kubeconfig string) error {
 	config, err := Config(kubeconfig)
 	if err != nil {
 		return err

@@ -45,3 +45,78 @@ func TestTheWorkflowRunsThePipeline(t *testing.T) {
 		}
 	}
 }
+
+// sources returns the tests of each step as one text, by the step's name.
+func sources(t *testing.T, ws workspace.Workspace) map[string]string {
+	t.Helper()
+	steps, err := ws.Steps()
+	if err != nil || len(steps) < 12 {
+		t.Fatalf("%d steps: %v", len(steps), err)
+	}
+	texts := map[string]string{}
+	for _, step := range steps {
+		files, err := filepath.Glob(filepath.Join(ws.Root, step.Name, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[step.Name] += string(data)
+		}
+	}
+	return texts
+}
+
+// A lesson that no test executes looks like all others.
+func TestEachLessonIsExecuted(t *testing.T) {
+	t.Parallel()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step, text := range sources(t, ws) {
+		if !strings.Contains(text, "testenv.README(t)") {
+			t.Errorf("%s: no test calls testenv.README", step)
+		}
+	}
+}
+
+// The pipeline names tests, and a name that is gone would leave them out in silence.
+func TestThePipelineNamesTests(t *testing.T) {
+	t.Parallel()
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile(filepath.Join(ws.Root, "scripts/ci.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []string
+	named := func(list string) []string {
+		t.Helper()
+		names := regexp.MustCompile(`(?m)^` + list + `='\^Test\((.*)\)\$'$`).FindSubmatch(script)
+		if names == nil {
+			t.Fatalf("scripts/ci.sh has no %s", list)
+		}
+		return strings.Split(string(names[1]), "|")
+	}
+	containers := named("containers")
+	for step, text := range sources(t, ws) {
+		for _, test := range strings.Split(text, "\nfunc Test")[1:] {
+			name, body, _ := strings.Cut(test, "(")
+			tests = append(tests, name)
+			if (strings.Contains(body, ".NeedsContainers()") || strings.Contains(body, ".NeedsImages()")) && !slices.Contains(containers, name) {
+				t.Errorf("%s: Test%s needs containers, and scripts/ci.sh does not say so", step, name)
+			}
+		}
+	}
+	for _, name := range append(containers, named("shown")...) {
+		if !slices.Contains(tests, name) {
+			t.Errorf("scripts/ci.sh names Test%s, which no step has", name)
+		}
+	}
+}

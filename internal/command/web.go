@@ -14,9 +14,11 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/term"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/web"
@@ -67,7 +69,27 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 	}
 	defer func() { err = errors.Join(err, hub.Close()) }()
 	options := web.Options{Workspace: ws, Prefix: prefix, Origin: origin, Xray: hub.Handler(), Tour: hub.Tour}
-	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
+	lock := flock.New(ws.Path("page.lock"))
+	if locked, err := lock.TryLock(); err != nil {
+		return fmt.Errorf("locking what the page remembers: %w", err)
+	} else if locked {
+		options.State = ws.Path("page.json")
+	} else {
+		fmt.Println("Another make web of this clone is open, so this one forgets your place, ticks and settings when it ends.")
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	options.Look = func(ctx context.Context) web.Cluster {
+		look := web.Cluster{Name: c.Name()}
+		if err := cluster.Healthy(ctx, c.Kubeconfig()); err != nil {
+			look.Error = err.Error()
+		}
+		for _, fault := range proxy.Active() {
+			look.Faults = append(look.Faults, string(fault))
+		}
+		return look
+	}
+	options.Board, options.Place, options.Follow = os.Getenv("DIR"), os.Getenv("PLACE"), os.Getenv("FOLLOW")
+	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "DIR", "PLACE", "FOLLOW", "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
 		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), report.Variable+"="+socket)
 	reach := "Only this machine reaches it, and only with this token."
 	if origin != "" {

@@ -27,6 +27,14 @@ type State struct {
 	Checks  int               `json:"checks"`  // how often it was checked
 	Passed  *time.Time        `json:"passed,omitempty"`
 	Mistake string            `json:"mistake,omitempty"` // what the last check has found, by name
+	Said    *Said             `json:"said,omitempty"`    // what it said, unless the task passed
+}
+
+// Said is what a check says about a place.
+type Said struct {
+	File string `json:"file"` // as a path of the clone
+	Line int    `json:"line"`
+	Text string `json:"text"`
 }
 
 // stateFile is where the state of a task is, beside the learner's files.
@@ -68,12 +76,7 @@ func (t Task) SetState(ws workspace.Workspace, s State) error {
 	if err != nil {
 		return err
 	}
-	// Whole or not at all.
-	path := t.stateFile(ws)
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return workspace.WriteWhole(t.stateFile(ws), append(data, '\n'), 0o644)
 }
 
 // A Progress is one task in the list of make progress.
@@ -88,6 +91,7 @@ type Progress struct {
 	Checks  int        `json:"checks"`
 	Hints   int        `json:"hints"`
 	Mistake string     `json:"mistake,omitempty"` // of the last check
+	Said    *Said      `json:"said,omitempty"`    // by the last check
 }
 
 // ProgressOf returns what a learner has done of these tasks.
@@ -99,7 +103,7 @@ func ProgressOf(ws workspace.Workspace, tasks []Task) ([]Progress, error) {
 			return nil, err
 		}
 		p := Progress{Task: t.ID(), Name: t.Name, Title: t.Title, Minutes: t.Minutes, State: "not begun",
-			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake}
+			Passed: s.Passed, Checks: s.Checks, Hints: s.Hints, Mistake: s.Mistake, Said: s.Said}
 		if t.Begun(ws) && (!t.Shares() || s.Checks > 0 || !s.Begun.IsZero()) {
 			p.State = "begun"
 			if !s.Begun.IsZero() {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -104,4 +105,34 @@ func TestDownStopsWhatIsHeldBack(t *testing.T) {
 	if n := u.committed.Load(); n != 0 {
 		t.Errorf("%d requests have reached a server that cannot be reached", n)
 	}
+}
+
+// Active names what can still strike, and nothing that has struck or was cleared.
+func TestActive(t *testing.T) {
+	_, p := start(t)
+	expect := func(what string, want ...Fault) {
+		t.Helper()
+		if got := p.Active(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v can still strike, want %v", what, got, want)
+		}
+	}
+	expect("at first")
+	for _, rule := range []Rule{{Fault: Answer, Code: http.StatusConflict}, {Fault: Stall, Times: -1, Match: Match{Verb: "watch"}}} {
+		if _, err := p.Inject(rule); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("once both wait", Answer, Stall)
+	r, err := client(t, p).Get(p.URL() + "/api/v1/namespaces/a/configmaps/b")
+	if err != nil || r.StatusCode != http.StatusConflict || r.Body.Close() != nil {
+		t.Fatal(r, err)
+	}
+	expect("once the conflict has struck", Stall)
+	p.Down()
+	expect("without a server", Unreachable, Stall)
+	if err := p.Up(); err != nil {
+		t.Fatal(err)
+	}
+	p.Clear()
+	expect("once all is cleared")
 }

@@ -158,6 +158,23 @@ func (i *Injection) Remove() {
 	}
 }
 
+// Active returns the faults that can still strike, in the order in which they were
+// injected, and Unreachable if the server is down.
+func (p *Proxy) Active() []Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var active []Fault
+	if p.listener == nil {
+		active = append(active, Unreachable)
+	}
+	for _, i := range p.rules {
+		if i.rule.Times < 0 || i.struck < i.rule.Times {
+			active = append(active, i.rule.Fault)
+		}
+	}
+	return active
+}
+
 // Clear removes all injections.
 func (p *Proxy) Clear() {
 	p.mu.Lock()

@@ -4,6 +4,7 @@
 package icecreamcheck
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,6 +90,9 @@ func (g *grower) owns(ice *v1alpha1.Icecream) {
 			g.mistake("no reference", expected, "a Deployment with the ownerReferences "+asJSON(d.OwnerReferences))
 		}
 		if *d.Spec.Replicas != *ice.Spec.Replicas {
+			if *ice.Spec.Replicas == 0 && d.Generation == 1 { // nobody has changed it since it was created
+				g.mistake("zero taken for absent", expected, fmt.Sprintf("a Deployment that was created with %d", *d.Spec.Replicas))
+			}
 			return fmt.Errorf("it has %d replicas", *d.Spec.Replicas)
 		}
 		return nil
@@ -271,7 +275,10 @@ func Create(c *check.C) {
 
 	// It is told to stop while a create is under way.
 	stopping := g.Process
-	g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+	g.f.Proxy.KeepBodies()
+	ofLast := creates
+	ofLast.If = func(r faultproxy.Request) bool { return bytes.Contains(r.Body, []byte("last")) } // and not one for behind, which is tried again
+	g.f.Proxy.MustInject(faultproxy.Rule{Match: ofLast, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		if err := stopping.Signal(syscall.SIGTERM); err != nil {
 			return err
 		}
@@ -321,6 +328,7 @@ func Repair(c *check.C) {
 				fmt.Sprintf("annotations %v, labels %v, template %v, progressDeadlineSeconds %d", d.Annotations, d.Labels, d.Spec.Template.Annotations, *d.Spec.ProgressDeadlineSeconds))
 		}
 	}
+	g.overwritten(ice)
 	gone := g.f.Deployment("cone").UID
 	c.Must(g.f.Deployments.Delete(c.Context(), "cone", metav1.DeleteOptions{}))
 	g.wakes("deletion unnoticed", "vanilla", "cone exists again, after somebody has deleted it", func(ctx context.Context) error {
@@ -335,6 +343,30 @@ func Repair(c *check.C) {
 	g.persists()
 	g.hot(plain)
 	g.outdated(ice)
+}
+
+// overwritten has somebody change a Deployment while the program's cache is behind, and then
+// the Icecream, so that the program writes what it does not know.
+func (g *grower) overwritten(ice *v1alpha1.Icecream) {
+	name := ice.Spec.DeploymentName
+	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
+	g.f.PatchDeployment(name, `{"metadata":{"annotations":{"team":"salt"}}}`)
+	before := len(g.f.Proxy.Requests(faultproxy.Match{}))
+	g.f.Patch(ice.Name, `{"spec":{"replicas":6}}`)
+	g.Until("a write of "+name+" for 6 replicas, and its answer", func(context.Context) error {
+		for _, r := range g.f.Proxy.Requests(faultproxy.Match{})[before:] {
+			if r.Resource == "deployments" && r.Name == name && r.Write() && r.Took > 0 {
+				return nil
+			}
+		}
+		return errors.New("none")
+	})
+	held.Remove()
+	g.Until(name+" has 6 replicas", g.replicas(name, 6))
+	if team := g.f.Deployment(name).Annotations["team"]; team != "salt" {
+		g.C.Mistake("update without a version", "6 replicas, and the annotation team=salt, which somebody had set a moment before", "the annotation team="+team+", as it had been before that")
+	}
 }
 
 // hot refuses the repair of a Deployment for a while, and looks for a pause between the
@@ -474,6 +506,10 @@ func (g *grower) outdated(ice *v1alpha1.Icecream) {
 func Leave(c *check.C) {
 	g := newGrower(c)
 	g.f.Foreign("cup")
+	// Its owner has a name that an Icecream has, too. The garbage collector leaves it alone,
+	// because it knows nothing of such a version.
+	g.f.Foreign("bowl", metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.Group + "/v0", Kind: "Icecream", Name: "namesake", UID: "0-1-2-3", Controller: ptr.To(true)})
+	g.f.Proxy.KeepBodies()
 	g.start()
 	first := g.make("first", "shared", 1)
 	g.f.Create("second", "shared", 2)
@@ -517,11 +553,60 @@ func Leave(c *check.C) {
 	if err := g.Within(5*time.Second, says); err != nil {
 		c.Mistake("status silent", reports, err.Error())
 	}
-	c.Must(g.f.Deployments.Delete(c.Context(), "cup", metav1.DeleteOptions{}))
+	g.f.Create("namesake", "bowl", 3)
+	g.looked()
+	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "bowl", If: faultproxy.Request.Write}) {
+		c.Mistake("owner by name", "no write of the Deployment bowl, whose owner is called namesake as your Icecream is, and has another UID", "the request "+r.String())
+	}
+	g.freed()
 	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
 	free, err := g.f.Icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
 	c.Must(err)
 	g.owns(free)
+}
+
+// freed deletes the Deployment cup, and compares how often the program tries to create it
+// anew with how often it tries that for an Icecream that has not failed before.
+func (g *grower) freed() {
+	// What comes back because of an error does so as often as shared, or more often.
+	shared := faultproxy.Match{Group: "apps", Resource: "deployments", Name: "shared", If: faultproxy.Request.Write}
+	failing := g.f.Proxy.MustInject(faultproxy.Rule{Match: shared, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	g.f.Patch("first", `{"spec":{"replicas":4}}`)
+	_ = g.Within(15*time.Second, func(context.Context) error { // with client-go's rate limiter after 1.3 s
+		if failing.Struck() < 9 {
+			return errors.New("fewer tries")
+		}
+		return nil
+	})
+	failing.Remove()
+
+	refusing := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	defer refusing.Remove()
+	tries := func(deployment string) int {
+		return g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool {
+			return slices.Contains(r.Faults, faultproxy.Answer) && bytes.Contains(r.Body, []byte(deployment))
+		}})
+	}
+	tried := func(deployment string, often int) bool {
+		return g.Within(5*time.Second, func(context.Context) error {
+			if tries(deployment) < often {
+				return errors.New("fewer tries")
+			}
+			return nil
+		}) == nil
+	}
+	g.C.Must(g.f.Deployments.Delete(g.C.Context(), "cup", metav1.DeleteOptions{}))
+	if !tried("cup", 1) {
+		return // nothing has woken it
+	}
+	g.f.Create("fresh", "fresh", 0)
+	if !tried("fresh", 6) { // with client-go's rate limiter after 155 ms
+		return // it pauses for longer, which does no harm
+	}
+	if n := tries("cup"); n < 4 {
+		g.C.Mistake("returned as an error", "as many tries to create cup, whose name is free, as to create fresh, while the API server answers 500",
+			fmt.Sprintf("%d tries for cup, and then 6 for fresh, which came later: the queue counted the time without a name as failures", n))
+	}
 }
 
 // Report reads the status while the Icecream changes, while nothing does, and while
@@ -641,6 +726,25 @@ func Report(c *check.C) {
 		c.Mistake("every time", "no write of the status while nothing changes that it speaks of", fmt.Sprintf("%d writes after an annotation of the Icecream and a label of its Deployment", n))
 	}
 	c.Must(quotas.Delete(c.Context(), "full", metav1.DeleteOptions{}))
+
+	// There are no numbers of a Deployment that is somebody else's.
+	g.f.Foreign("taken")
+	g.f.Create("without", "taken", 1)
+	without := func(ctx context.Context) *v1alpha1.Icecream {
+		found, err := g.f.Icecreams.Get(ctx, "without", metav1.GetOptions{})
+		c.Must(err)
+		return found
+	}
+	g.Until("the condition Available=False for the Icecream without, whose Deployment is somebody else's", func(ctx context.Context) error {
+		if found := without(ctx); !meta.IsStatusConditionFalse(found.Status.Conditions, v1alpha1.ConditionAvailable) {
+			return errors.New("the conditions are " + asJSON(found.Status.Conditions))
+		}
+		return nil
+	})
+	g.looked()
+	if found := without(c.Context()); found.Status.Replicas != nil || found.Status.AvailableReplicas != nil {
+		c.Mistake("zero instead of absent", "neither replicas nor availableReplicas in the status of the Icecream without, whose Deployment is somebody else's", "the status "+asJSON(found.Status))
+	}
 
 	refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	g.f.Create("refused", "refused", 1)

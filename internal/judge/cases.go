@@ -15,7 +15,7 @@ import (
 )
 
 // Levels are what a controller can reach. Each includes those before.
-var Levels = []string{1: "works", 2: "survives itself", 3: "survives the wire", 4: "lives with others", 5: "is a good citizen"}
+var Levels = []string{1: "works", 2: "survives itself", 3: "survives the wire", 4: "lives with others", 5: "is a good citizen", 6: "survives the outside"}
 
 // A Case is the scenario with one thing going wrong.
 type Case struct {
@@ -112,7 +112,7 @@ func restartAtRest(ctx context.Context, s *scene) error {
 const groups = 5
 
 // selfCases are those of level 2. The undisturbed run has made so many writes.
-func selfCases(written int) (cases []*Case) {
+func selfCases(c *Contract, written int) (cases []*Case) {
 	n := min(groups, written)
 	for i := range n {
 		cases = append(cases,
@@ -121,8 +121,10 @@ func selfCases(written int) (cases []*Case) {
 			&Case{Name: fmt.Sprintf("killed after a write, %d of %d", i+1, n), Level: 2, maybe: true,
 				When: "after it was killed between one of its writes and the answer", inject: kill(faultproxy.CallAnswered, i, n)})
 	}
+	if c.removes() {
+		cases = append(cases, &Case{Name: "away while people delete", Level: 2, When: "after it was away while people deleted", around: awayAtDeletes})
+	}
 	return append(cases,
-		&Case{Name: "away while people delete", Level: 2, When: "after it was away while people deleted", around: awayAtDeletes},
 		&Case{Name: "two copies", Level: 2, When: "when two copies run at the same time", Copies: 2,
 			inject: func(s *scene) (crash.During, error) { s.Strikes.Add(1); return nil, nil }})
 }
@@ -160,7 +162,7 @@ func awayAtDeletes(_ context.Context, s *scene, step Step, play func() error) er
 }
 
 // wireCases are those of level 3. In the undisturbed run, watches of these resources have brought news.
-func wireCases(watched []string, ownCluster bool) []*Case {
+func wireCases(c *Contract, watched []string, ownCluster bool) []*Case {
 	cases := []*Case{{Name: "watch cut", Level: 3, When: "after its watches were cut", inject: func(s *scene) (crash.During, error) { return s.CutWatches() }}}
 	for _, resource := range watched {
 		cases = append(cases, &Case{Name: "half-open watch of " + resource, Level: 3, When: "after its watch of " + resource + " had been dead for some seconds without a word",
@@ -168,7 +170,6 @@ func wireCases(watched []string, ownCluster bool) []*Case {
 	}
 	cases = append(cases,
 		&Case{Name: "410 Gone", Level: 3, When: "after its watches were answered with 410 Gone", inject: expire},
-		&Case{Name: "DELETED lost", Level: 3, When: "after a deletion that only a new list could show", inject: loseDeletions},
 		&Case{Name: "500", Level: 3, When: "after some requests were answered with 500", inject: answer(http.StatusInternalServerError)},
 		&Case{Name: "503", Level: 3, When: "after some requests were answered with 503", inject: answer(http.StatusServiceUnavailable)},
 		&Case{Name: "504", Level: 3, When: "after some requests were answered with 504", inject: answer(http.StatusGatewayTimeout)},
@@ -177,6 +178,9 @@ func wireCases(watched []string, ownCluster bool) []*Case {
 		&Case{Name: "answer lost", Level: 3, maybe: true, When: "after the answers to some of its writes were lost", inject: loseAnswers},
 		&Case{Name: "slow lists", Level: 3, When: "when its lists took seconds", inject: slowLists},
 		&Case{Name: "stale cache", Level: 3, When: "when events came late, so that its cache was older than its own writes", inject: lateEvents})
+	if c.removes() {
+		cases = append(cases, &Case{Name: "DELETED lost", Level: 3, When: "after a deletion that only a new list could show", inject: loseDeletions})
+	}
 	if ownCluster {
 		cases = append(cases,
 			// A proxy whose server is away answers 502; a server that is away answers nothing.

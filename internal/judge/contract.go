@@ -34,6 +34,7 @@ type Contract struct {
 	Scenario   []Track
 	Hundred    []Step // each is played a hundred times, with the number in place of {{.N}}
 	End        []Resource
+	Outside    *Outside // what is not in Kubernetes; nil if there is nothing
 
 	Settle time.Duration // how long anything that people wait for may take
 	Calm   time.Duration // how long nothing may be written afterwards
@@ -42,6 +43,9 @@ type Contract struct {
 	Requests int // how many a minute there may be at rest
 	Copies   int // how many controllers can run on a machine at the same time; any number if zero
 	Exit     int // the exit code after SIGTERM
+
+	Calls int           // how many calls to the outside it may take for each change that people make, on average
+	Retry time.Duration // how long what the outside has refused may not be asked for again
 }
 
 // A Track is what one person does, one step after the other. The seed chooses how the
@@ -85,6 +89,48 @@ func (c *Contract) theirs(step Step) bool {
 	})
 }
 
+// removes says whether people delete something in the cluster.
+func (c *Contract) removes() bool {
+	return slices.ContainsFunc(c.Scenario, func(t Track) bool {
+		return slices.ContainsFunc(t.Steps, func(s Step) bool {
+			return s.Verb == remove && !c.Outside.is(s.Object.GetAPIVersion(), s.Object.GetKind())
+		})
+	})
+}
+
+// changes counts what people do in the scenario.
+func (c *Contract) changes() (n int) {
+	for _, t := range c.Scenario {
+		for _, step := range t.Steps {
+			if step.changes() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// levels is how far a controller with this contract can get.
+func (c *Contract) levels() int {
+	if c.Outside == nil {
+		return len(Levels) - 2
+	}
+	return len(Levels) - 1
+}
+
+// allows complains about what is asked for and does not fit the contract.
+func (c *Contract) allows(o Options) error {
+	switch told := strings.Contains(o.Controller, ".Outside"); {
+	case o.Level > c.levels():
+		return unusable("LEVEL=%d (%s): the contract %s has nothing outside of Kubernetes, so its levels are 1 to %d", o.Level, Levels[o.Level], c.Name, c.levels())
+	case told && c.Outside == nil:
+		return unusable("{{.Outside}} in CONTROLLER: the contract %s has nothing outside of Kubernetes", c.Name)
+	case !told && c.Outside != nil:
+		return unusable("the contract %s has a %s outside of Kubernetes: pass its address, {{.Outside}}, to the command in CONTROLLER", c.Name, c.Outside.Kind)
+	}
+	return nil
+}
+
 // A Resource is a part of the end state.
 type Resource struct {
 	APIVersion, Kind string
@@ -94,7 +140,7 @@ type Resource struct {
 
 // Load reads the contract in a folder.
 func Load(dir string) (*Contract, error) {
-	c := &Contract{Name: filepath.Base(dir), file: filepath.Join(dir, "contract.yaml"), Settle: time.Minute, Calm: 3 * time.Second, Writes: 10, Requests: 60}
+	c := &Contract{Name: filepath.Base(dir), file: filepath.Join(dir, "contract.yaml"), Settle: time.Minute, Calm: 3 * time.Second, Writes: 10, Requests: 60, Calls: 10, Retry: time.Second}
 	data, err := os.ReadFile(c.file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the contract: %w; its format is described in %s", err, Format)
@@ -130,6 +176,7 @@ func Load(dir string) (*Contract, error) {
 		"end": func(n *yaml.Node, path string) {
 			r.list(n, path, func(n *yaml.Node, path string) { c.End = append(c.End, r.resource(n, path)) })
 		},
+		"outside": func(n *yaml.Node, path string) { c.Outside = r.outside(n, path) },
 		"bounds": func(n *yaml.Node, path string) {
 			r.fields(n, path, map[string]func(*yaml.Node, string){
 				"settle":   func(n *yaml.Node, path string) { c.Settle = r.duration(n, path) },
@@ -138,6 +185,8 @@ func Load(dir string) (*Contract, error) {
 				"requests": func(n *yaml.Node, path string) { c.Requests = r.number(n, path) },
 				"exit":     func(n *yaml.Node, path string) { c.Exit = r.number(n, path) },
 				"copies":   func(n *yaml.Node, path string) { c.Copies = r.number(n, path) },
+				"calls":    func(n *yaml.Node, path string) { c.Calls = r.number(n, path) },
+				"retry":    func(n *yaml.Node, path string) { c.Retry = r.duration(n, path) },
 			}, "bounds")
 		},
 	}, "a contract", "scenario", "end")

@@ -49,7 +49,7 @@ hundred:
 // Each mistake is reported with its line and its field.
 func TestLoadSaysWhatIsWrong(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"no such field":     {good + "extra: 1\n", "contract.yaml:7: extra: there is no such field; a contract has bounds, bystanders, crds, end, hundred, scenario"},
+		"no such field":     {good + "extra: 1\n", "contract.yaml:7: extra: there is no such field; a contract has bounds, bystanders, crds, end, hundred, outside, scenario"},
 		"a missing field":   {"scenario: {a: []}\n", "contract.yaml:1: a contract needs the field end"},
 		"an unknown verb":   {strings.Replace(good, "- wait", "- await", 1), "contract.yaml:4: scenario.one[1].await: there is no such field; a step has apply, delete, gone, patch, wait"},
 		"two verbs":         {strings.Replace(good, "  - wait", "    wait", 1), "contract.yaml:3: scenario.one[0]: a step has one verb"},
@@ -112,11 +112,11 @@ func TestParsePath(t *testing.T) {
 }
 
 func TestExpand(t *testing.T) {
-	got, err := expand("x -n {{.Namespace}} -k {{.Kubeconfig}}", place{"a", "b"})
-	if err != nil || got != "x -n a -k b" {
+	got, err := expand("x -n {{.Namespace}} -k {{.Kubeconfig}} -s {{.Outside}}", place{"a", "b", "c"})
+	if err != nil || got != "x -n a -k b -s c" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := expand("x {{.Name}}", place{}); err == nil || !strings.Contains(err.Error(), "{{.Namespace}} and {{.Kubeconfig}}") {
+	if _, err := expand("x {{.Name}}", place{}); err == nil || !strings.Contains(err.Error(), "{{.Namespace}}, {{.Kubeconfig}} and {{.Outside}}") {
 		t.Errorf("error %v", err)
 	}
 }

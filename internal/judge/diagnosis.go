@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -45,6 +46,11 @@ const (
 	busyAtRest // it asks more than the contract allows when nothing happens
 	growing    // the more objects there are, the more it needs for each
 	unfinished // it still writes for the first time what nobody has written before
+
+	twice   // an object has two things outside
+	left    // an object is gone, and its thing outside is not
+	hasty   // it repeats what the outside has refused
+	halfway // it leaves a thing outside as no one wants it, because a part of a change was refused
 )
 
 // A failure is what a controller has done wrong.
@@ -59,6 +65,10 @@ type failure struct {
 	restarted   bool // at rest, just before
 	requests    []faultproxy.Request
 	detail      string
+
+	outside bool // it is about what is not in Kubernetes
+	calls   []call
+	thing   *unstructured.Unstructured
 }
 
 // A hint is what an investigation has found out.
@@ -72,6 +82,15 @@ const (
 	mainPoint      // it writes the status to the main endpoint
 	letGo          // it removed its finalizer before it was done
 	gaveUp         // a write failed, and it did not try again
+
+	keyless       // its calls have no idempotency key
+	otherKey      // the same request had another key
+	listed        // it trusted a list that was late
+	forgotten     // the key was forgotten
+	noFinalizer   // it never puts a finalizer anywhere
+	lateFinalizer // the finalizer was not there yet
+	refusedEnd    // the outside did not take the thing back
+	unanswered    // nobody ever knew of the thing
 )
 
 func (f *failure) Error() string { return fmt.Sprintf("failure %d: %s", f.kind, f.detail) }
@@ -81,6 +100,9 @@ func (c *Case) diagnosis(f *failure) string {
 	when := ""
 	if c.When != "" {
 		when = " " + c.When
+	}
+	if says, _ := c.diagnosisOutside(f, when); says != "" {
+		return says
 	}
 	switch f.kind {
 	case waited, differs, restless:
@@ -262,7 +284,7 @@ func (s *scene) evidence(f *failure) []faultproxy.Request {
 		found := s.requests(m)
 		return found[max(0, len(found)-3):]
 	}
-	if len(f.requests) > 0 {
+	if len(f.requests) > 0 || f.outside {
 		return f.requests[:min(len(f.requests), 3)]
 	}
 	var version, kind, name string // of the object in question
@@ -458,14 +480,10 @@ func (s *scene) touch(ctx context.Context, missing *Step) hint {
 	if _, err := client.Patch(ctx, owner.Object.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"look"}}}`, rival), metav1.PatchOptions{FieldManager: people}); err != nil {
 		return nothing
 	}
-	made, err := s.client(missing.Object.GetAPIVersion(), missing.Object.GetKind())
-	if err != nil {
-		return nothing
-	}
 	patience := s.patience
 	defer func() { s.patience = patience }()
 	s.patience = askFor
-	if s.wait(ctx, made, *missing, nil) == nil {
+	if s.wait(ctx, *missing, nil) == nil {
 		return deaf
 	}
 	return stubborn

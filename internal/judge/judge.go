@@ -40,7 +40,7 @@ type Options struct {
 	Controller string // a command; {{.Namespace}} and {{.Kubeconfig}} stand for those of a case
 	Contract   string // the folder
 	Name       string // of the contract, as it was asked for
-	Level      int
+	Level      int    // all that the contract has if zero
 	Seeds      int
 	Seed       uint64 // only this one; new ones if zero
 	Only       string // only cases whose names match this pattern
@@ -115,7 +115,7 @@ func Judge(ctx context.Context, o Options, out io.Writer) (v *Verdict, err error
 			return nil, err
 		}
 	}
-	if o.Level < 1 || o.Level >= len(Levels) {
+	if o.Level < 0 || o.Level >= len(Levels) {
 		return nil, unusable("LEVEL=%d: there is no such level; they are %s", o.Level, levels())
 	}
 	if o.only, err = regexp.Compile(o.Only); err != nil {
@@ -123,6 +123,12 @@ func Judge(ctx context.Context, o Options, out io.Writer) (v *Verdict, err error
 	}
 	if o.contract, err = Load(o.Contract); err != nil {
 		return nil, Unusable{err}
+	}
+	if o.Level == 0 {
+		o.Level = o.contract.levels()
+	}
+	if err := o.contract.allows(o); err != nil {
+		return nil, err
 	}
 	if o.tracks != nil {
 		o.contract = o.contract.reduced(o.tracks)
@@ -293,16 +299,19 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 func (l *lab) cases(first *scene, written, level int) []*Case {
 	all := workCases(l.contract)[1:]
 	if level >= 2 {
-		all = append(all, selfCases(written)...)
+		all = append(all, selfCases(l.contract, written)...)
 	}
 	if level >= 3 {
-		all = append(all, wireCases(first.busy, l.own)...)
+		all = append(all, wireCases(l.contract, first.busy, l.own)...)
 	}
 	if level >= 4 {
 		all = append(all, otherCases(first, l.own)...)
 	}
 	if level >= 5 {
 		all = append(all, citizenCases(first)...)
+	}
+	if level >= 6 {
+		all = append(all, outsideCases(l.contract, first.outside)...)
 	}
 	return all
 }
@@ -358,8 +367,14 @@ func (l *lab) play(ctx context.Context, c *Case, seed uint64, undisturbed *Resul
 func (r *Result) failed(c *Case, f *failure, s *scene) {
 	f.requests = s.evidence(f)
 	r.failure, r.Verdict, r.Diagnosis, r.Details = f, failed, c.diagnosis(f), f.details()
+	if _, cure := c.diagnosisOutside(f, ""); cure != "" {
+		r.Details = append(r.Details, fmt.Sprintf("  the cure: %s, %q", outsideLesson, cures[cure]))
+	}
 	for _, request := range f.requests {
 		r.Requests = append(r.Requests, line(request, s.begun))
+	}
+	for _, call := range f.calls[:min(len(f.calls), 4)] {
+		r.Requests = append(r.Requests, call.line(s.begun))
 	}
 	r.Repeat = fmt.Sprintf("make judge CONTROLLER=%s CONTRACT=%s SEED=%d CASE=%s", quote(s.asked.Controller), quote(s.asked.Name), r.Seed, quote("^"+regexp.QuoteMeta(c.Name)+"$"))
 }
@@ -432,7 +447,8 @@ func (v *Verdict) Print(out io.Writer) error {
 func Usage(ws workspace.Workspace) string {
 	return fmt.Sprintf(`what is to be judged?
   make judge CONTROLLER='go run ./06-controller/icecream -namespace {{.Namespace}}' CONTRACT=icecream
-    CONTROLLER  a command that reaches the cluster through KUBECONFIG; {{.Namespace}} stands for where it has to work
+    CONTROLLER  a command that reaches the cluster through KUBECONFIG; {{.Namespace}} stands for where it has to work,
+                and {{.Outside}} for the address of what is not in Kubernetes, if the contract has an outside
     CONTRACT    what it has to do: %s, or a folder of your own; %s describes the format
     LEVEL=3     how far: %s; the default is all
     SEEDS=1, SEED=7, CASE=regexp, JSON=1; CLUSTER= uses a cluster instead of making one

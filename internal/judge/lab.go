@@ -51,6 +51,7 @@ type lab struct {
 	asked      Options
 	contract   *Contract
 	controller string // what bash runs, as a template
+	service    string // and for the contract's outside
 	cluster    *cluster.Cluster
 	own        bool // the cluster is ours alone, and goes at the end
 	config     *rest.Config
@@ -82,7 +83,7 @@ func openLab(ctx context.Context, o Options, out io.Writer) (l *lab, err error) 
 	if l.dir, err = os.MkdirTemp("", "judge"); err != nil {
 		return l, err
 	}
-	if l.controller, err = l.build(ctx, o.Controller); err != nil {
+	if l.controller, err = l.build(ctx, "CONTROLLER", o.Controller); err != nil {
 		return l, err
 	}
 	if o.Cluster == "" {
@@ -138,6 +139,12 @@ func (l *lab) roomForPods(ctx context.Context) error {
 
 // learn makes the cluster know the kinds of the contract.
 func (l *lab) learn(ctx context.Context) error {
+	if l.contract.Outside != nil {
+		var err error
+		if l.service, err = l.build(ctx, "outside.start", l.contract.Outside.Start); err != nil {
+			return err
+		}
+	}
 	known := len(l.crds)
 	if err := l.define(ctx); err != nil {
 		return err
@@ -274,6 +281,9 @@ func (l *lab) mapping(apiVersion, kind string) (*meta.RESTMapping, error) {
 func (l *lab) checkKinds() error {
 	var errs []error
 	check := func(where, apiVersion, kind string) {
+		if l.contract.Outside.is(apiVersion, kind) {
+			return
+		}
 		mapping, err := l.mapping(apiVersion, kind)
 		switch {
 		case err != nil:
@@ -326,7 +336,7 @@ func compiling(controller, folder string) (args []string, binary, command string
 
 // build builds what go run would run: go run itself passes no SIGTERM on, and hides
 // exit codes. Any other command stays as it is.
-func (l *lab) build(ctx context.Context, controller string) (string, error) {
+func (l *lab) build(ctx context.Context, what, controller string) (string, error) {
 	args, binary, command := compiling(controller, l.ws.Path("judge"))
 	if args == nil {
 		return command, nil
@@ -336,25 +346,31 @@ func (l *lab) build(ctx context.Context, controller string) (string, error) {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		return "", unusable("CONTROLLER=%s does not build: %w", controller, err)
+		return "", unusable("%s=%s does not build: %w", what, controller, err)
 	}
 	return command, nil
 }
 
 // place is what a command may ask for.
-type place struct{ Namespace, Kubeconfig string }
+type place struct{ Namespace, Kubeconfig, Outside string }
 
 // expand puts the place of a case into the command.
 func expand(controller string, p place) (string, error) {
-	t, err := template.New("CONTROLLER").Option("missingkey=error").Parse(controller)
+	command, err := fill("CONTROLLER", controller, p)
+	if err != nil {
+		return "", unusable("%w; CONTROLLER may hold {{.Namespace}}, {{.Kubeconfig}} and {{.Outside}}", err)
+	}
+	return command, nil
+}
+
+// fill puts values into a text that somebody has written, in a place of that name.
+func fill(name, text string, values any) (string, error) {
+	t, err := template.New(name).Option("missingkey=error").Parse(text)
 	var b strings.Builder
 	if err == nil {
-		err = t.Execute(&b, p)
+		err = t.Execute(&b, values)
 	}
-	if err != nil {
-		return "", unusable("%w; CONTROLLER may hold {{.Namespace}} and {{.Kubeconfig}}", err)
-	}
-	return b.String(), nil
+	return b.String(), err
 }
 
 // numbered puts n into the names and values of a step.

@@ -27,6 +27,7 @@ const MutantsFile = Folder + "/mutants.yaml"
 type Mutant struct {
 	Name     string // what is wrong with it
 	Program  string // the package
+	Args     string // beside its namespace
 	Contract string
 	Level    int
 	Cases    string // a pattern of their names; all of the level if empty
@@ -163,7 +164,8 @@ func tell(ctx context.Context, ws workspace.Workspace, mutants []Mutant, seed ui
 			Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second}); err != nil {
 			return told, fmt.Errorf("mutant %q does not build: %w", m.Name, err)
 		}
-		l.controller, l.asked.Controller = fmt.Sprintf("'%s' -namespace {{.Namespace}}", binary), "go run ./"+m.Program+" -namespace {{.Namespace}}"
+		args := strings.TrimSpace(" -namespace {{.Namespace}} " + m.Args)
+		l.controller, l.asked.Controller = fmt.Sprintf("'%s' %s", binary, args), "go run ./"+m.Program+" "+args
 		o.Level = m.Level
 		if o.only, err = regexp.Compile(m.Cases); err != nil {
 			return told, fmt.Errorf("mutant %q: %w", m.Name, err)

@@ -450,6 +450,9 @@ func heldDeletion(ctx context.Context, s *scene, step Step, play func() error) (
 	crash.Sleep(ctx, 700*time.Millisecond)
 	since := time.Now()
 	for _, r := range s.contract.End {
+		if s.contract.Outside.is(r.APIVersion, r.Kind) {
+			continue // nothing there has an owner
+		}
 		children, err := s.client(r.APIVersion, r.Kind)
 		if err != nil {
 			return err
@@ -500,13 +503,22 @@ func setHold(ctx context.Context, client dynamic.ResourceInterface, name string,
 
 // loseStatus removes the status of what people have made, while the controller is away.
 func loseStatus(ctx context.Context, s *scene) error {
+	s.kill(0)
+	if err := errors.Join(s.wipe(ctx), s.launch(0)); err != nil {
+		return err
+	}
+	_, err := s.settle(ctx)
+	return err
+}
+
+// wipe removes the status of what people have made.
+func (s *scene) wipe(ctx context.Context) error {
 	var objects []faultproxy.Request
 	for _, r := range s.reports() {
 		if !slices.ContainsFunc(objects, func(o faultproxy.Request) bool { return gvr(o) == gvr(r) && o.Name == r.Name }) {
 			objects = append(objects, r)
 		}
 	}
-	s.kill(0)
 	for _, r := range objects {
 		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			o, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
@@ -524,11 +536,7 @@ func loseStatus(ctx context.Context, s *scene) error {
 			return err
 		}
 	}
-	if err := s.launch(0); err != nil {
-		return err
-	}
-	_, err := s.settle(ctx)
-	return err
+	return nil
 }
 
 // mostTries is how often a request may be repeated, in the seconds that a namespace needs to

@@ -69,6 +69,14 @@ type scene struct {
 	programs []*program // the running ones, one for each copy
 	rivals   map[types.UID]rivalry
 	hub      *xray.Hub // what is recorded
+	outside  *outside  // nil if the contract has none
+	removed  []removal // what people have deleted
+}
+
+// A removal is that people have deleted an object of a name.
+type removal struct {
+	name string
+	at   time.Time
 }
 
 // A program is one process of the controller.
@@ -123,6 +131,10 @@ func (s *scene) act(parent context.Context) (result state, err error) {
 	defer func() {
 		var f *failure
 		if errors.As(err, &f) && ctx.Err() == nil {
+			if seen := s.seenOutside(ctx, f); seen != nil {
+				err = seen
+				return
+			}
 			f.requests = s.evidence(f) // before the questions bring further ones
 			s.investigate(ctx, f)
 		}
@@ -181,7 +193,7 @@ func (s *scene) act(parent context.Context) (result state, err error) {
 		}
 	}
 	slices.Sort(s.busy)
-	if err := s.untouched(ctx); err != nil {
+	if err := errors.Join(s.untouched(ctx), s.books(ctx)); err != nil {
 		return nil, err
 	}
 	for copy := range s.programs {
@@ -210,12 +222,28 @@ func (s *scene) prepare(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if s.contract.Outside != nil {
+		if err := s.openOutside(ctx); err != nil {
+			return err
+		}
+	}
 	for _, b := range s.contract.Bystanders {
+		if s.contract.Outside.is(b.Object.GetAPIVersion(), b.Object.GetKind()) {
+			if err := s.outside.byHand(ctx, b); err != nil {
+				return err
+			}
+			continue
+		}
 		made, err := s.apply(ctx, b)
 		if err != nil {
 			return err
 		}
 		s.bystanders[string(made.GetUID())] = made
+	}
+	if s.outside != nil {
+		if err := s.outside.meet(ctx); err != nil {
+			return err
+		}
 	}
 	if s.Proxy, err = faultproxy.Start(s.config); err != nil {
 		return err
@@ -254,7 +282,11 @@ func (l *lab) sideBySide() bool { return strings.Contains(l.controller, ".Namesp
 
 // launch starts a copy of the controller.
 func (s *scene) launch(copy int) error {
-	command, err := expand(s.controller, place{s.ns, s.kubeconfig})
+	where := place{Namespace: s.ns, Kubeconfig: s.kubeconfig}
+	if s.outside != nil {
+		where.Outside = s.outside.wire.URL
+	}
+	command, err := expand(s.controller, where)
 	if err != nil {
 		return err
 	}
@@ -480,12 +512,15 @@ func (s *scene) client(apiVersion, kind string) (dynamic.ResourceInterface, erro
 // do carries out a step. People try again while the server cannot be reached, and where
 // something is not there yet.
 func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
+	if !step.changes() {
+		return s.wait(ctx, step, cause)
+	}
+	if s.contract.Outside.is(step.Object.GetAPIVersion(), step.Object.GetKind()) {
+		return poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) error { return s.outside.byHand(ctx, step) })
+	}
 	client, err := s.client(step.Object.GetAPIVersion(), step.Object.GetKind())
 	if err != nil {
 		return err
-	}
-	if !step.changes() {
-		return s.wait(ctx, client, step, cause)
 	}
 	name := step.Object.GetName()
 	missing := false
@@ -507,6 +542,9 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 			if err = client.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
 				err = nil
 			}
+			s.mu.Lock()
+			s.removed = append(s.removed, removal{name, time.Now()})
+			s.mu.Unlock()
 		}
 		missing = apierrors.IsNotFound(err)
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -514,6 +552,11 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		}
 		return err
 	})
+	if errors.Is(err, errLingers) && ctx.Err() == nil { // whoever keeps it has a finalizer there
+		deleted, ended := step, step
+		deleted.Verb, ended.Verb = remove, gone
+		return &failure{kind: waited, step: &ended, cause: &deleted, theirs: true, detail: "  " + err.Error()}
+	}
 	if missing && err != nil && ctx.Err() == nil {
 		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  there is no " + step.String()}
 	}
@@ -532,6 +575,8 @@ func (s *scene) apply(ctx context.Context, step Step) (*unstructured.Unstructure
 	return made, nil
 }
 
+var errLingers = errors.New("is still being deleted")
+
 // applyOnce makes an object, or changes the one that is there to what the step says. One
 // that is on its way out is waited for.
 func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface, step Step) (*unstructured.Unstructured, error) {
@@ -544,17 +589,14 @@ func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface,
 		return nil, err
 	}
 	if there.GetDeletionTimestamp() != nil {
-		return nil, fmt.Errorf("%s is still being deleted", step)
+		return nil, fmt.Errorf("%s %w", step, errLingers)
 	}
 	return client.Apply(ctx, step.Object.GetName(), step.Object, metav1.ApplyOptions{FieldManager: people, Force: true})
 }
 
 // wait waits for an object, or for its end.
-func (s *scene) wait(ctx context.Context, client dynamic.ResourceInterface, step Step, cause *Step) error {
-	wanted, options := step.Object.Object, metav1.ListOptions{}
-	if name := step.Object.GetName(); name != "" {
-		options.FieldSelector = "metadata.name=" + name
-	}
+func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
+	wanted := step.Object.Object
 	var last error
 	err := poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
 		defer func() {
@@ -562,12 +604,12 @@ func (s *scene) wait(ctx context.Context, client dynamic.ResourceInterface, step
 				last = err
 			}
 		}()
-		list, err := client.List(ctx, options)
+		list, err := s.list(ctx, step.Object.GetAPIVersion(), step.Object.GetKind(), step.Object.GetName())
 		if err != nil {
 			return err
 		}
 		err = fmt.Errorf("there is no %s", step)
-		for _, o := range list.Items {
+		for _, o := range list {
 			lack := lacks("", wanted, o.Object)
 			switch {
 			case len(lack) > 0:
@@ -605,7 +647,7 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 		if wanted == nil {
 			wanted = last
 		}
-		n := len(s.requests(writes))
+		n := len(s.requests(writes)) + len(s.outside.made())
 		if different = compare(wanted, now); s.free {
 			different = difference{} // its objects are its own
 		}
@@ -630,6 +672,9 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	fight := s.Copies > 1 && len(all) > 0 && time.Since(all[len(all)-1].Started) < time.Second
 	if !different.empty() && s.want != nil && !fight {
 		return nil, &failure{kind: differs, diff: different}
+	}
+	if calls := s.outside.made(); len(calls) > 0 && (len(all) == 0 || calls[len(calls)-1].at.After(all[len(all)-1].Started)) {
+		return nil, &failure{kind: restless, outside: true, calls: calls[max(0, len(calls)-3):], detail: fmt.Sprintf("  %d calls in all", len(calls))}
 	}
 	last3 := all[max(0, len(all)-3):]
 	if newWork(all) {
@@ -703,6 +748,9 @@ func (s *scene) untouched(ctx context.Context) error {
 func (s *scene) leave(ctx context.Context) error {
 	if s.Proxy != nil {
 		s.Proxy.Close()
+	}
+	if s.outside != nil {
+		s.outside.close()
 	}
 	if s.ns == "" || s.own && s.sideBySide() || ctx.Err() != nil {
 		return nil

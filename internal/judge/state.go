@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -33,15 +32,11 @@ func (s *scene) state(ctx context.Context) (state, error) {
 	var objects []unstructured.Unstructured
 	leaveOut := map[string][][]string{}
 	for _, r := range s.contract.End {
-		client, err := s.client(r.APIVersion, r.Kind)
-		if err != nil {
-			return nil, err
-		}
-		list, err := client.List(ctx, metav1.ListOptions{})
+		list, err := s.list(ctx, r.APIVersion, r.Kind, "")
 		if err != nil {
 			return nil, fmt.Errorf("listing every %s: %w", r.Kind, err)
 		}
-		objects = append(objects, list.Items...)
+		objects = append(objects, list...)
 		leaveOut[r.Kind] = r.LeaveOut
 	}
 	objects = slices.DeleteFunc(objects, func(o unstructured.Unstructured) bool { return s.bystanders[string(o.GetUID())] != nil })

@@ -353,6 +353,33 @@ func (e *Env) NeedsContainers() {
 	}
 }
 
+// NeedsImages skips the test, with that reason, where pods cannot run an image that no
+// registry has.
+func (e *Env) NeedsImages() {
+	e.t.Helper()
+	e.NeedsContainers()
+	if e.suite.cluster.Name() != "kind" {
+		e.t.Skipf("needs nodes that take an image without a registry; run it with CLUSTER=kind")
+	}
+}
+
+// MakeImage builds the image of a program, which it gets as a folder of the clone, and puts
+// it on the nodes, as make image does. It returns what that says.
+func (e *Env) MakeImage(program string) string {
+	e.t.Helper()
+	said, err := proc.Output(e.suite.ctx, proc.Cmd{Path: e.Program("./cmd/workshop"), Args: []string{"image"}, Dir: e.suite.ws.Root, Grace: time.Minute,
+		Env: append(e.suite.cluster.Environ(), "PROGRAM="+program)})
+	if err != nil {
+		e.t.Fatalf("make image PROGRAM=%s: %v\n%s", program, err, said)
+	}
+	return said
+}
+
+// Kubectl runs the workshop's kubectl at the root of the clone, and returns what it prints.
+func (e *Env) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return proc.Output(ctx, proc.Cmd{Path: e.suite.ws.Bin("kubectl"), Args: args, Dir: e.suite.ws.Root, Env: e.suite.cluster.Environ(), Grace: time.Minute})
+}
+
 // LoadImages makes images available to the cluster's nodes: names that this
 // machine's container engine knows, or files that docker save has made.
 func (e *Env) LoadImages(images ...string) {

@@ -106,7 +106,8 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 const parallel = 3
 
 // Lanes sorts packages into lanes for Run. Packages with definitions take turns
-// in one lane; beside them run atOnce of the others at a time.
+// in one lane; beside them run atOnce of the others at a time, and with 0 of them
+// before these.
 func Lanes(packages []Package, atOnce int) [][]string {
 	var shared, definitions []string
 	for _, p := range packages {
@@ -118,7 +119,10 @@ func Lanes(packages []Package, atOnce int) [][]string {
 	}
 	// Vet is part of make lint, and the symbol table of no use: stack traces do
 	// without. -count=1: the cluster is an input that Go cannot see.
-	flags := []string{fmt.Sprintf("-parallel=%d", parallel*atOnce), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+	flags := []string{fmt.Sprintf("-parallel=%d", parallel*max(atOnce, 1)), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+	if atOnce == 0 {
+		shared, definitions = nil, slices.Concat(shared, definitions)
+	}
 	var lanes [][]string
 	if len(shared) > 0 {
 		lanes = append(lanes, slices.Concat(flags, []string{fmt.Sprintf("-p=%d", atOnce)}, shared))

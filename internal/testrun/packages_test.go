@@ -61,4 +61,8 @@ func TestList(t *testing.T) {
 	if len(lanes) != 2 || !slices.Contains(lanes[0], m+"unit") || !slices.Equal(lanes[1][len(lanes[1])-2:], []string{m + "internal/crdtest", m + "types"}) {
 		t.Errorf("lanes %q: packages with definitions must share one, and no other", lanes)
 	}
+	lanes = Lanes(packages, 0)
+	if len(lanes) != 1 || !slices.Contains(lanes[0], "-p=1") || !slices.Contains(lanes[0], m+"unit") || !slices.Contains(lanes[0], m+"types") {
+		t.Errorf("lanes %q: with nothing beside the definitions there must be one", lanes)
+	}
 }

@@ -4,9 +4,32 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/coder/websocket"
 )
+
+// accept makes a WebSocket of a request. ServeHTTP has checked its origin, and its token, which is the other protocol.
+func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+	return websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
+}
+
+// keepAlive says every half a minute that there is still somebody, until ctx ends: forwarders drop what is silent.
+func keepAlive(ctx context.Context, conn *websocket.Conn) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(30 * time.Second):
+			waiting, cancel := context.WithTimeout(ctx, time.Minute)
+			err := conn.Ping(waiting)
+			cancel()
+			if err != nil { // the other side sleeps, or the way to it is broken
+				_ = conn.CloseNow() // which whoever reads and writes hears
+				return
+			}
+		}
+	}
+}
 
 // connect shows a terminal in a page, for as long as both are there.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
@@ -21,8 +44,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer t.leave(p)
-	// ServeHTTP has checked the origin, and the token, which is the other protocol.
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
+	conn, err := accept(w, r)
 	if err != nil {
 		return // the answer is written
 	}
@@ -30,10 +52,11 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	conn.SetReadLimit(1 << 20)
 	cols, _ := strconv.ParseUint(r.URL.Query().Get("cols"), 10, 16) // none: the size stays
 	rows, _ := strconv.ParseUint(r.URL.Query().Get("rows"), 10, 16)
-	t.resize(uint16(cols), uint16(rows))
+	t.resize(p, uint16(cols), uint16(rows))
 	ctx, cancel := context.WithCancel(s.terminals.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { t.leave(p) })() // which wakes show
+	go keepAlive(ctx, conn)
 	go func() {
 		defer cancel()
 		for {
@@ -42,7 +65,9 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			if kind == websocket.MessageBinary {
-				_, err = t.tty.Write(data)
+				if t.write(p, false) {
+					_, err = t.tty.Write(data)
+				}
 			} else {
 				err = s.obey(t, p, data)
 			}
@@ -70,14 +95,20 @@ func (t *terminal) join() (*page, bool) {
 		return nil, false
 	}
 	p := &page{}
+	t.pages[p] = struct{}{}
+	if t.writer == nil {
+		t.writer = p
+	}
+	t.tellRoles() // the size comes before what was written for it
 	p.put(websocket.MessageBinary, t.output[max(len(t.output)-kept, 0):])
 	switch {
 	case t.run != nil:
 		p.tell(message{Type: "started", asked: t.run.asked})
 	case t.ready:
 		p.tell(message{Type: "prompt"})
+	default:
+		p.tell(message{Type: "running"})
 	}
-	t.pages[p] = struct{}{}
 	return p, true
 }
 
@@ -85,6 +116,10 @@ func (t *terminal) leave(p *page) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pages, p)
+	if t.writer == p {
+		t.writer = nil // the next one that types
+		t.tellRoles()
+	}
 	t.changed.Broadcast()
 }
 

@@ -2,10 +2,15 @@ package web
 
 import (
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // exercises answers what the learner has done of a step's tasks.
@@ -18,13 +23,52 @@ func (s *Server) exercises(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exercise.ProgressOf(s.options.Workspace, tasks)
+	progress, err := exercise.ProgressOf(s.options.Workspace, tasks)
+	if err != nil {
+		return nil, err
+	}
+	rows := []exerciseRow{}
+	for i, t := range tasks {
+		row := exerciseRow{progress[i], t.Folder, nil}
+		if t.Begun(s.options.Workspace) {
+			if row.Files, err = filesOf(t, s.options.Workspace); err != nil {
+				return nil, err
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// An exerciseRow is a task with the learner's files, as paths of the clone, the one to write in first.
+type exerciseRow struct {
+	exercise.Progress
+	Folder string   `json:"folder,omitempty"`
+	Files  []string `json:"files"`
+}
+
+// filesOf names a learner's files of a task.
+func filesOf(t exercise.Task, ws workspace.Workspace) ([]string, error) {
+	first := filepath.ToSlash(t.Shown(t.Open[0].File))
+	files := []string{first}
+	err := fs.WalkDir(os.DirFS(ws.Root), filepath.ToSlash(t.Shown("")), func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case strings.HasPrefix(d.Name(), ".") && d.IsDir():
+			return fs.SkipDir
+		case d.Type().IsRegular() && !strings.HasPrefix(d.Name(), ".") && name != first && len(files) < 20:
+			files = append(files, name)
+		}
+		return nil
+	})
+	return files, err
 }
 
 // doExercise types the command of make into a terminal.
 func (s *Server) doExercise(r *http.Request) (any, error) {
 	action := r.PathValue("action")
-	if !slices.Contains([]string{"exercise", "check", "hint", "progress"}, action) {
+	if !slices.Contains([]string{"exercise", "check", "hint", "reset", "progress"}, action) {
 		return nil, refuse(http.StatusNotFound, "There is no make %s on this page.", action)
 	}
 	step, err := s.options.Workspace.Step(r.PathValue("step"))

@@ -15,10 +15,8 @@ import (
 // maxFile is more than any file that a lesson speaks of.
 const maxFile = 1 << 20
 
-// readFile returns a file of the clone as HTML, or the list of a folder. What Git and
-// the workshop keep to themselves is not shown, and no link leads out of the clone.
-func readFile(dir, name string) (any, error) {
-	name = path.Clean(strings.TrimSuffix(name, "/"))
+// openClone opens the clone for a file of it that the page may show.
+func openClone(dir, name string) (_ *os.Root, err error) {
 	if !fs.ValidPath(name) {
 		return nil, refuse(http.StatusForbidden, "%q is not a file of the clone.", name)
 	}
@@ -26,7 +24,11 @@ func readFile(dir, name string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() {
+		if err != nil {
+			_ = root.Close() // it was only read
+		}
+	}()
 	// A link within the clone may lead to what is not shown, so there must be none on the way.
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := root.Lstat(at)
@@ -42,6 +44,18 @@ func readFile(dir, name string) (any, error) {
 	if top, _, _ := strings.Cut(name, "/"); private(top) {
 		return nil, refuse(http.StatusForbidden, "The page does not show %s.", top)
 	}
+	return root, nil
+}
+
+// readFile returns a file of the clone as HTML, or the list of a folder. What Git and
+// the workshop keep to themselves is not shown, and no link leads out of the clone.
+func readFile(dir, name string) (any, error) {
+	name = path.Clean(strings.TrimSuffix(name, "/"))
+	root, err := openClone(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
 	f, err := root.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)

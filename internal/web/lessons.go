@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"html"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -49,7 +51,19 @@ func (l lessons) steps() (any, error) {
 	}
 	rows := []map[string]any{}
 	for _, s := range steps {
-		rows = append(rows, map[string]any{"step": s.Number, "dir": s.Name, "title": s.Title})
+		commands := 0
+		_, documents, err := l.read(strconv.Itoa(s.Number))
+		if refused := (problem{}); err != nil && !errors.As(err, &refused) { // a step that this person cannot do has its row all the same
+			return nil, err
+		}
+		for _, d := range documents {
+			for _, block := range d.blocks {
+				if !block.ByHand {
+					commands += len(block.Commands)
+				}
+			}
+		}
+		rows = append(rows, map[string]any{"step": s.Number, "dir": s.Name, "title": s.Title, "commands": commands})
 	}
 	return rows, nil
 }
@@ -130,6 +144,17 @@ func (l lessons) lesson(step string) (any, error) {
 	return lessonPage{s.Number, s.Title, b.String()}, nil
 }
 
+// glossary renders the terms of all lessons.
+func (l lessons) glossary() (any, error) {
+	source, err := os.ReadFile(filepath.Join(l.ws.Root, "GLOSSARY.md"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = goldmark.New(goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(&lessonRenderer{}, 100)))).Convert(source, &b)
+	return map[string]string{"html": b.String()}, err
+}
+
 // A lessonRenderer renders what a lesson has that other documents do not have.
 type lessonRenderer struct {
 	step   workspace.Step
@@ -189,8 +214,11 @@ func (r *lessonRenderer) console(w util.BufWriter, number int, block readme.Bloc
 		if c.ExitCode != 0 {
 			want = strings.TrimLeft(want+fmt.Sprintf("\n[exit status %d]", c.ExitCode), "\n")
 		}
-		if want != "" {
-			fmt.Fprintf(w, "<pre class=\"expected\">%s</pre>\n", html.EscapeString(want))
+		switch want = html.EscapeString(want); {
+		case want != "" && block.ByHand: // the page does not run it, so it never opens by itself
+			fmt.Fprintf(w, "<pre class=\"expected\">%s</pre>\n", want)
+		case want != "":
+			fmt.Fprintf(w, "<details class=\"output\"><summary>What it prints</summary><pre class=\"expected\">%s</pre></details>\n", want)
 		}
 	}
 	return nil

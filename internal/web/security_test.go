@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -179,7 +180,7 @@ func TestHeaders(t *testing.T) {
 	for _, path := range []string{"/", "/static/", "/api/steps", "/nothing"} {
 		header := c.get(c.base + path).Header
 		for name, want := range map[string]string{
-			"Content-Security-Policy": "default-src 'none'; script-src 'self'; ",
+			"Content-Security-Policy": "default-src 'none'; script-src 'self' '" + importMapHash() + "'; style-src ",
 			"X-Content-Type-Options":  "nosniff",
 			"Referrer-Policy":         "no-referrer",
 			"Cache-Control":           "no-store",
@@ -275,4 +276,26 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	_ = idle[0].Close()
 	c.get(c.base + "/")
+}
+
+// The list of the editor's modules is the one script that may be in the page itself, and only as it is.
+func TestTheOnlyInlineScript(t *testing.T) {
+	page, err := static.ReadFile("static/index.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(page), "<script"); n != 2 {
+		t.Errorf("the page has %d scripts, want the list of modules and app.js", n)
+	}
+	_, list, _ := strings.Cut(string(page), `<script type="importmap">`)
+	list, _, _ = strings.Cut(list, "</script>")
+	var modules struct{ Imports map[string]string }
+	if err := json.Unmarshal([]byte(list), &modules); err != nil || len(modules.Imports) == 0 {
+		t.Fatalf("the list of modules: %v", err)
+	}
+	for name, file := range modules.Imports {
+		if _, err := static.ReadFile(strings.TrimPrefix(file, "/")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -5,8 +5,10 @@ package web
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/gzhttp"
 	"golang.org/x/net/netutil"
 
 	"github.com/k8s-go/workshop/internal/lesson"
@@ -35,10 +38,25 @@ type Options struct {
 	Prefix    lesson.Prefix
 	Env       []string // of the terminals, as in exec.Cmd
 	Origin    string   // of a forwarded port, such as https://learner.example.org; empty if only this machine reaches the page
+	State     string   // the file of what the page remembers; empty if that ends with the server
+
+	Board  string // a folder of learners' progress files
+	Place  string // a file that says where this page's trainer is
+	Follow string // such a file of another trainer
 
 	// Xray answers below /api/xray/, and Tour returns the command of one of its tours. Both may be nil.
 	Xray http.Handler
 	Tour func(name string) (command string, ok bool)
+
+	// Look returns what the page shows of the cluster; nil: nothing. It is asked again and again.
+	Look func(ctx context.Context) Cluster
+}
+
+// A Cluster is what the page shows of it.
+type Cluster struct {
+	Name   string   `json:"name"`
+	Error  string   `json:"error,omitempty"`  // why it does not answer
+	Faults []string `json:"faults,omitempty"` // that can still strike, by their names in the X-ray
 }
 
 // A Server serves the page, and runs its terminals.
@@ -50,6 +68,8 @@ type Server struct {
 	token   string
 	handler http.Handler
 
+	state     *state
+	outcomes  sync.Mutex // of the commands of the lessons, in state
 	terminals *terminals
 }
 
@@ -66,19 +86,47 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 		_, host, _ := strings.Cut(options.Origin, "://")
 		s.hosts, s.origins = append(s.hosts, host), append(s.origins, options.Origin)
 	}
+	var problem string
+	var err error
+	if s.state, problem, err = openState(options.State); err != nil {
+		return err
+	}
+	if problem != "" {
+		fmt.Fprintln(os.Stderr, problem)
+	}
 	s.lessons = lessons{options.Workspace, options.Prefix}
-	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env)
+	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env, options.State)
 	s.handler = s.routes()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, strangerKey{}, sync.OnceValue(func() bool { return stranger(c) }))
 	}}
+	defer s.teach(ctx)()
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	var looking sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	if options.Look != nil {
+		looking.Go(func() { s.look(watching) })
+	}
 	ready(s)
-	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	err = server.Serve(netutil.LimitListener(listener, maxConnections))
 	if ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(err, s.terminals.close())
+	err = errors.Join(err, s.terminals.close())
+	stop()
+	looking.Wait()
+	return err
+}
+
+// look tells the windows how the cluster is, until ctx ends.
+func (s *Server) look(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = s.state.tell("cluster", s.options.Look(ctx)) // a full state has said so already
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // Address is where a person opens the page. Its token is good for as long as the
@@ -93,11 +141,23 @@ func (s *Server) routes() http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "index.html") })
-	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(files)))
+	mux.Handle("GET /static/", gzhttp.GzipHandler(http.StripPrefix("/static/", http.FileServerFS(files))))
+	mux.HandleFunc("GET /api/state", answer(s.getState))
+	mux.HandleFunc("GET /api/state/ws", s.followState)
+	mux.HandleFunc("PUT /api/state/{name}", answer(s.putState))
 	mux.HandleFunc("GET /api/steps", answer(func(*http.Request) (any, error) { return s.lessons.steps() }))
 	mux.HandleFunc("GET /api/lessons/{step}", answer(func(r *http.Request) (any, error) { return s.lessons.lesson(r.PathValue("step")) }))
+	mux.HandleFunc("GET /api/trainer/{step}", answer(s.trainer))
+	mux.HandleFunc("GET /api/board", answer(s.board))
 	mux.HandleFunc("GET /api/file", answer(func(r *http.Request) (any, error) {
 		return readFile(s.options.Workspace.Root, r.URL.Query().Get("path"))
+	}))
+	mux.HandleFunc("GET /api/glossary", answer(func(*http.Request) (any, error) { return s.lessons.glossary() }))
+	mux.HandleFunc("GET /api/edit", answer(func(r *http.Request) (any, error) {
+		return readWork(s.options.Workspace.Root, r.URL.Query().Get("path"))
+	}))
+	mux.HandleFunc("PUT /api/edit", answer(func(r *http.Request) (any, error) {
+		return saveWork(s.options.Workspace.Root, r.URL.Query().Get("path"), r.Body)
 	}))
 	mux.HandleFunc("GET /api/exercises/{step}", answer(s.exercises))
 	mux.HandleFunc("POST /api/exercises/{step}/{action}", answer(s.doExercise))
@@ -147,9 +207,22 @@ func answer(f func(r *http.Request) (any, error)) http.HandlerFunc {
 }
 
 // policy lets the page use what this server serves, and nothing else. The terminals
-// (xterm.js) write style sheets of their own while they run.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; " +
+// (xterm.js) and the editor write style sheets of their own while they run. The one script in the
+// page itself is the list of the editor's modules, which has to be there, and is named by its hash.
+var policy = "default-src 'none'; script-src 'self' '" + importMapHash() + "'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; " +
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// importMapHash names the list of modules of index.html as a browser does.
+func importMapHash() string {
+	page, err := fs.ReadFile(static, "static/index.html")
+	if err != nil {
+		panic(err) // it is compiled in
+	}
+	_, list, _ := strings.Cut(string(page), `<script type="importmap">`)
+	list, _, _ = strings.Cut(list, "</script>")
+	sum := sha256.Sum256([]byte(list))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
 
 // tokenHeader proves that a request comes from the page. A browser's WebSocket has no
 // headers of its own, and brings the token as the name of a protocol.

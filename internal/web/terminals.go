@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,6 +44,7 @@ type terminals struct {
 	ctx  context.Context
 	dir  string // where a shell starts
 	env  []string
+	past string // the folder of the shells' histories; "" keeps none
 	wait sync.WaitGroup
 
 	mu   sync.Mutex
@@ -51,8 +53,12 @@ type terminals struct {
 	errs []error // of those that have ended
 }
 
-func newTerminals(ctx context.Context, dir string, env []string) *terminals {
-	return &terminals{ctx: ctx, dir: dir, env: env, all: map[int]*terminal{}}
+func newTerminals(ctx context.Context, dir string, env []string, state string) *terminals {
+	past := ""
+	if state != "" {
+		past = filepath.Join(filepath.Dir(state), "history")
+	}
+	return &terminals{ctx: ctx, dir: dir, env: env, past: past, all: map[int]*terminal{}}
 }
 
 // A terminal is a bash on a pseudo-terminal.
@@ -69,6 +75,8 @@ type terminal struct {
 	run     *run // what the page has asked for, until bash is ready again
 	ended   bool
 	pages   map[*page]struct{}
+	writer  *page // the window whose keys and size count; nil if it has gone
+	size    unix.Winsize
 	changed *sync.Cond // any of that
 }
 
@@ -84,6 +92,7 @@ type asked struct {
 type run struct {
 	asked
 	expected *readme.Command // nil if it is not judged
+	judged   func(message)   // hears how it ended
 	output   proc.Buffer
 	running  bool // what comes is its output
 	ended    bool // and what comes is the next prompt, or the next command of a paste
@@ -97,6 +106,10 @@ type message struct {
 	ExitCode   *int   `json:"exitCode,omitempty"`
 	OK         *bool  `json:"ok,omitempty"`
 	Difference string `json:"difference,omitempty"`
+
+	Writer *bool  `json:"writer,omitempty"` // whether this window's keys count
+	Cols   uint16 `json:"cols,omitempty"`   // of the window whose keys count
+	Rows   uint16 `json:"rows,omitempty"`
 }
 
 // A page is one browser window that shows a terminal.
@@ -159,10 +172,18 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
 	}
-	setSize(ours, 80, 24) // until a page has another one
+	size := unix.Winsize{Col: 80, Row: 24} // until a page has another one
+	setSize(ours, size)
+	env := environ(ts.env, dir)
+	if ts.past != "" {
+		if err := os.MkdirAll(ts.past, 0o700); err != nil {
+			return nil, errors.Join(err, ours.Close(), theirs.Close())
+		}
+		env = append(env, fmt.Sprintf("WORKSHOP_HISTORY=%s", filepath.Join(ts.past, strconv.Itoa(id))))
+	}
 	ctx, stop := context.WithCancel(ts.ctx)
 	p, err := proc.Start(ctx, proc.Cmd{
-		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: environ(ts.env, dir), Terminal: theirs,
+		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: env, Terminal: theirs,
 		Session: true, Signal: syscall.SIGHUP, Grace: 2 * time.Second, // bash runs its EXIT trap, and passes the signal on
 	})
 	_ = theirs.Close() // bash has its own
@@ -170,7 +191,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		stop()
 		return nil, errors.Join(err, ours.Close())
 	}
-	t := &terminal{id: id, tty: ours, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*page]struct{}{}}
+	t := &terminal{id: id, tty: ours, size: size, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*page]struct{}{}}
 	t.changed = sync.NewCond(&t.mu)
 	drained := make(chan struct{})
 	go func() {
@@ -222,10 +243,10 @@ func openTerminal() (ours, theirs *os.File, err error) {
 }
 
 // setSize does not use File.Fd, after which reads would block again.
-func setSize(tty *os.File, cols, rows uint16) {
+func setSize(tty *os.File, size unix.Winsize) {
 	if conn, err := tty.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) {
-			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows})
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &size)
 		})
 	}
 }
@@ -268,7 +289,7 @@ func (ts *terminals) list() any {
 	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
 		t := ts.all[id]
 		t.mu.Lock()
-		rows = append(rows, map[string]any{"id": id, "busy": !t.ready, "title": fmt.Sprintf("Terminal %d", id)})
+		rows = append(rows, map[string]any{"id": id})
 		t.mu.Unlock()
 	}
 	return rows
@@ -339,6 +360,8 @@ func (t *terminal) mark(mark string, output []byte) {
 		t.ready = false
 		if r != nil {
 			r.running = true
+		} else {
+			t.tell(message{Type: "running"}) // what was typed
 		}
 	case 'D':
 		if r != nil && len(mark) > 2 {
@@ -353,7 +376,11 @@ func (t *terminal) mark(mark string, output []byte) {
 		}
 		t.ready = true
 		if t.run = nil; r != nil {
-			t.tell(r.result())
+			m := r.result()
+			if r.judged != nil {
+				r.judged(m)
+			}
+			t.tell(m)
 		}
 		t.tell(message{Type: "prompt"})
 	}
@@ -395,12 +422,37 @@ type request struct {
 	asked
 }
 
-func (t *terminal) resize(cols, rows uint16) {
+// resize takes the size of the window whose keys count.
+func (t *terminal) resize(p *page, cols, rows uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.ended && cols > 0 && rows > 0 {
-		setSize(t.tty, min(cols, 1000), min(rows, 1000))
+	if t.ended || t.writer != p && t.writer != nil || cols == 0 || rows == 0 {
+		return
 	}
+	t.size = unix.Winsize{Col: min(cols, 1000), Row: min(rows, 1000)}
+	setSize(t.tty, t.size)
+	t.tellRoles()
+}
+
+// write makes a window the one whose keys count, if there is none or if the window
+// asks for it, and reports whether it is.
+func (t *terminal) write(p *page, takeOver bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, here := t.pages[p]; here && t.writer != p && (t.writer == nil || takeOver) {
+		t.writer = p
+		t.tellRoles()
+	}
+	return t.writer == p
+}
+
+// tellRoles tells each window whether its keys count, and the size that does. The caller holds t.mu.
+func (t *terminal) tellRoles() {
+	for p := range t.pages {
+		writer := t.writer == p || t.writer == nil
+		p.tell(message{Type: "role", Writer: &writer, Cols: t.size.Col, Rows: t.size.Row})
+	}
+	t.changed.Broadcast()
 }
 
 // obey does what a page asks for.
@@ -409,17 +461,20 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return fmt.Errorf("a request of the page: %w", err)
 	}
-	text, expected, refusal := "", (*readme.Command)(nil), ""
+	text, expected, refusal, judged := "", (*readme.Command)(nil), "", (func(message))(nil)
 	switch r.Type {
 	case "resize":
-		t.resize(r.Cols, r.Rows)
+		t.resize(p, r.Cols, r.Rows)
+		return nil
+	case "write":
+		t.write(p, true)
 		return nil
 	case "run":
 		c, err := s.lessons.command(r.Step, r.Block, r.Command)
 		if err != nil || hashOf(c) != r.Hash {
 			refusal = "stale" // the lesson has changed since the page was loaded
 		}
-		text, expected = c.Text, &c
+		text, expected, judged = c.Text, &c, func(m message) { s.remember(r.Hash, m) }
 	case "tour":
 		r.asked = asked{Tour: r.Name}
 		if s.options.Tour != nil {
@@ -431,8 +486,11 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	default:
 		return fmt.Errorf("there is no request %q", r.Type)
 	}
-	if refusal == "" && !t.begin(text, &run{asked: r.asked, expected: expected}) {
-		refusal = "busy"
+	if refusal == "" {
+		t.write(p, true) // whoever clicks means this window
+		if !t.begin(text, &run{asked: r.asked, expected: expected, judged: judged}) {
+			refusal = "busy"
+		}
 	}
 	if refusal != "" {
 		t.mu.Lock()
@@ -444,4 +502,31 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 		t.changed.Broadcast()
 	}
 	return nil
+}
+
+// An outcome is what a command of a lesson came to, as the page remembers it. It is about the
+// command with that hash, and says nothing of one that was written since.
+type outcome struct {
+	Hash       string `json:"hash"`
+	ExitCode   int    `json:"exitCode"`
+	OK         bool   `json:"ok"`
+	Difference string `json:"difference,omitempty"`
+}
+
+// longestDifference is what the page remembers of one, in bytes.
+const longestDifference = 4 << 10
+
+// remember keeps what a command of a lesson came to.
+func (s *Server) remember(hash string, m message) {
+	s.outcomes.Lock()
+	defer s.outcomes.Unlock()
+	name, all := fmt.Sprintf("outcomes-%d", m.Step), map[string]outcome{}
+	s.state.get(name, &all)
+	if all == nil { // the file says null
+		all = map[string]outcome{}
+	}
+	all[fmt.Sprintf("%d/%d", m.Block, m.Command)] = outcome{hash, *m.ExitCode, *m.OK, strings.ToValidUTF8(m.Difference[:min(len(m.Difference), longestDifference)], "")}
+	if err := s.state.set(name, all); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 }

@@ -53,10 +53,6 @@ func TestBusyTerminalRefuses(t *testing.T) {
 	}
 	s.ask(`{"type":"tour","name":"one"}`)
 	s.until("busy")
-	var list []struct{ Busy bool }
-	if c.call("GET", "/api/terminals", "", &list); len(list) != 1 || !list[0].Busy {
-		t.Errorf("the terminals are %+v", list)
-	}
 	// The command goes on, and ends as the lesson says.
 	s.keys("line\r")
 	if m := s.until("result"); m.Command != 1 || !*m.OK {
@@ -489,4 +485,97 @@ func TestPromptDrawnAgain(t *testing.T) {
 			t.Errorf("after %q the page is told %q, want %q", step.output, got, step.messages)
 		}
 	}
+}
+
+// role reads on until the server has said whether this window's keys count.
+func (s *screen) role(writer bool) (cols uint16) {
+	s.t.Helper()
+	for {
+		if m := s.until("role"); *m.Writer == writer {
+			return m.Cols
+		}
+	}
+}
+
+// Two windows of a terminal do not fight: the keys and the size of one count, and the other may take over.
+func TestOneWindowWrites(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ echo run\nrun"), Env: os.Environ()})
+	one := c.terminal()
+	two := c.join(one.id)
+	two.role(false)
+	two.ask(`{"type":"resize","cols":40,"rows":10}`)
+	two.keys("echo two-$((6 * 7))\r")
+	one.ask(`{"type":"resize","cols":100,"rows":30}`)
+	for two.role(false) != 100 { // the first ones have the size from before
+	}
+	one.output.Reset()
+	one.keys("echo one-$((6 * 7)); stty size\r")
+	one.shows("30 100\r\n")
+	if strings.Contains(one.output.String(), "two-42") {
+		t.Error("the keys of the second window have counted")
+	}
+	two.ask(`{"type":"write"}`)
+	one.role(false)
+	two.role(true)
+	one.keys("echo one-again-$((6 * 7))\r")
+	two.ask(`{"type":"resize","cols":90,"rows":20}`)
+	two.keys("echo two-$((6 * 7)); stty size\r")
+	two.shows("20 90\r\n")
+	two.until("prompt")
+	if strings.Contains(two.output.String(), "one-again-42") {
+		t.Error("the keys of the first window have counted")
+	}
+	// Run means the window in which it was clicked.
+	one.run(1, 1, 1)
+	one.role(true)
+	one.until("result")
+	// Once the one that writes has gone, the next one that types does.
+	_ = one.conn.CloseNow()
+	terminal, err := c.s.terminals.find(strconv.Itoa(one.id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = poll.Until(t.Context(), 10*time.Millisecond, time.Minute, func(context.Context) error {
+		terminal.mu.Lock()
+		defer terminal.mu.Unlock()
+		if terminal.writer != nil {
+			return errors.New("the window that writes is still there")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.role(true) // and it has been told
+	two.keys("echo alone-$((6 * 7))\r")
+	two.shows("alone-42")
+}
+
+// What was typed in a terminal comes back in the one of the same number after a restart.
+func TestHistoryOutlivesAServer(t *testing.T) {
+	options := Options{Workspace: clone(t, "$ true"), Env: os.Environ(), State: filepath.Join(t.TempDir(), "page.json")}
+	t.Run("before", func(t *testing.T) {
+		s := serve(t, options).terminal()
+		s.keys("echo before-$((6 * 7))\r")
+		s.shows("before-42")
+		s.until("prompt")
+	})
+	s := serve(t, options).terminal()
+	s.keys("\x10\r") // the last line again
+	s.shows("\abefore-42\r\n")
+}
+
+// kubectl's words are completed, with and without the package bash-completion.
+func TestCompletion(t *testing.T) {
+	dir := t.TempDir()
+	const script = `__complete_it() { _get_comp_words_by_ref -n "=:" cur prev words cword; COMPREPLY=($(compgen -W "configmaps/one:1 $prev-$cword" -- "$cur")); }; complete -F __complete_it kubectl`
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\ncase $1 in completion) echo '"+script+"';; *) echo got \"$@\";; esac\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))})
+	s := c.terminal()
+	s.keys("kubectl get configmaps/one:\t\r")
+	s.shows("got get configmaps/one:1")
+	s.keys("kubectl get get-\t\r")
+	s.shows("got get get-2")
 }

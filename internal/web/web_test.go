@@ -156,6 +156,8 @@ type received struct {
 	ExitCode             *int
 	OK                   *bool
 	Difference           string
+	Writer               *bool
+	Cols, Rows           uint16
 }
 
 // next reads one frame, and returns the message if it is one.
@@ -341,4 +343,15 @@ func removeNamespace(t *testing.T, e *testenv.Env, name string) {
 	}
 	gone(t.Context())
 	t.Cleanup(func() { gone(context.WithoutCancel(e.Context())) })
+}
+
+// A step that somebody with a prefix cannot do has its row all the same, and only its lesson is refused.
+func TestStepsWithAPrefix(t *testing.T) {
+	ws := clone(t, "$ true\n$ true")
+	testfile.WriteAll(t, ws.Root, map[string]string{"04-two/README.md": "# Two\n\n<!-- cluster-scoped objects: 04 -->\n\n```console\n$ true\n```\n"})
+	c := serve(t, Options{Workspace: ws, Prefix: "anna-"})
+	var rows []struct{ Step, Commands int }
+	if code, text := c.call("GET", "/api/steps", "", &rows); code != http.StatusOK || len(rows) != 2 || rows[0].Commands != 2 || rows[1].Commands != 0 {
+		t.Errorf("the steps: %d %s", code, text)
+	}
 }

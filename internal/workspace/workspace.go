@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -203,4 +204,14 @@ func (w Workspace) Step(want string) (Step, error) {
 		return Step{}, fmt.Errorf("which step? Give it as N=1, one of:%s", list.String())
 	}
 	return Step{}, fmt.Errorf("there is no step %q; the steps are:%s", want, list.String())
+}
+
+// WriteWhole writes a file whole or not at all, so that nobody reads half of it. What it writes
+// before lies beside it, under a name that begins with a dot.
+func WriteWhole(file string, data []byte, mode fs.FileMode) error {
+	next := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
+	if err := os.WriteFile(next, data, mode); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
 }

@@ -11,7 +11,10 @@ import (
 )
 
 // observe makes items of what the proxy observes, until the hub or the proxy is closed.
+// When it has come to the last one it rests, because no window looks that often: to be
+// woken up by each observation would cost more than to make an item of it.
 func (h *Hub) observe(observations <-chan faultproxy.Observation) {
+	const rest = 10 * time.Millisecond // the proxy keeps what comes meanwhile
 	for o := range observations {
 		pid := 0
 		if o.Moment == faultproxy.Begun {
@@ -23,6 +26,13 @@ func (h *Hub) observe(observations <-chan faultproxy.Observation) {
 		}
 		h.observed(o, pid)
 		h.mu.Unlock()
+		if len(observations) > 0 {
+			continue
+		}
+		select {
+		case <-h.ctx.Done():
+		case <-time.After(rest):
+		}
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -269,21 +271,36 @@ func Explain(t exercise.Task, v exercise.Verdict) {
 		return
 	}
 	// Editors know this form: file, line, message.
-	message := "not right yet"
-	switch {
-	case v.Outcome == exercise.Open:
-		message = t.NotDone()
-	case v.Mistake != "":
-		message = v.Mistake
-		if m, ok := t.Mistake(v.Mistake); ok {
-			message += ": " + strings.Join(strings.Fields(m.Says), " ")
-		}
-	}
-	fmt.Printf("%s:%d: %s\n", t.Shown(v.File), v.Line, message)
+	said := saidOf(t, v)
+	fmt.Printf("%s:%d: %s\n", said.File, said.Line, said.Text)
 	if v.Outcome == exercise.Failed {
 		fmt.Printf("  expected  %s\n  held      %s\n", indent(v.Expected), indent(v.Held))
 	}
 	fmt.Printf("  hint      make hint %s\n", t.Args())
+}
+
+// compiled is a line of the compiler's about a learner's file.
+var compiled = regexp.MustCompile(`(?m)^([^\s:]+):(\d+)(?::\d+)?: (.+)$`)
+
+// saidOf puts a verdict other than Passed at a line of a file.
+func saidOf(t exercise.Task, v exercise.Verdict) exercise.Said {
+	said := exercise.Said{File: t.Shown(v.File), Line: v.Line, Text: "not right yet"}
+	switch {
+	case v.Outcome == exercise.Broken:
+		said.File, said.Line, said.Text = t.Shown(t.Open[0].File), 1, v.Output
+		if m := compiled.FindStringSubmatch(v.Output); m != nil {
+			said.File, said.Text = m[1], m[3]
+			said.Line, _ = strconv.Atoi(m[2])
+		}
+	case v.Outcome == exercise.Open:
+		said.Text = t.NotDone()
+	case v.Mistake != "":
+		said.Text = v.Mistake
+		if m, ok := t.Mistake(v.Mistake); ok {
+			said.Text += ": " + strings.Join(strings.Fields(m.Says), " ")
+		}
+	}
+	return said
 }
 
 func indent(text string) string {
@@ -304,7 +321,11 @@ func remember(ws workspace.Workspace, t exercise.Task, v exercise.Verdict) error
 			strings.Join(changed, " and "), t.ID(), t.Args())
 	}
 	s.Checks++
-	s.Mistake = v.Mistake
+	s.Mistake, s.Said = v.Mistake, nil
+	if v.Outcome != exercise.Passed {
+		said := saidOf(t, v)
+		s.Said = &said
+	}
 	if v.Outcome == exercise.Passed && s.Passed == nil {
 		now := time.Now().UTC().Truncate(time.Second)
 		s.Passed = &now

@@ -90,3 +90,23 @@ func TestTasksOfOneFolder(t *testing.T) {
 		t.Errorf("%q, %q", tasks[2].NotDone(), tasks[3].NotDone())
 	}
 }
+
+// What a check has said is remembered with its file and line, also what the compiler has said.
+func TestSaid(t *testing.T) {
+	task := exercise.Task{Step: workspace.Step{Number: 1, Name: "01-curl"}, Number: 2, Name: "one", Program: "one", Open: []exercise.Edit{{File: "main.go"}},
+		Mistakes: []exercise.Mistake{{Name: "no retry", Says: "It gives\n up."}}}
+	for name, tc := range map[string]struct {
+		verdict exercise.Verdict
+		want    exercise.Said
+	}{
+		"a mistake":    {exercise.Verdict{Outcome: exercise.Failed, Mistake: "no retry", File: "main.go", Line: 7}, exercise.Said{File: task.Shown("main.go"), Line: 7, Text: "no retry: It gives up."}},
+		"another one":  {exercise.Verdict{Outcome: exercise.Failed, File: "main.go", Line: 8}, exercise.Said{File: task.Shown("main.go"), Line: 8, Text: "not right yet"}},
+		"open":         {exercise.Verdict{Outcome: exercise.Open, File: "main.go", Line: 9}, exercise.Said{File: task.Shown("main.go"), Line: 9, Text: task.NotDone()}},
+		"the compiler": {exercise.Verdict{Outcome: exercise.Broken, Output: "# work/one\nwork/one/other.go:12:3: undefined: x\nwork/one/main.go:1:1: y"}, exercise.Said{File: "work/one/other.go", Line: 12, Text: "undefined: x"}},
+		"no line":      {exercise.Verdict{Outcome: exercise.Broken, Output: "it hangs"}, exercise.Said{File: task.Shown("main.go"), Line: 1, Text: "it hangs"}},
+	} {
+		if diff := cmp.Diff(tc.want, saidOf(task, tc.verdict)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

@@ -1,10 +1,15 @@
 // The frame of the page: panes, tabs, theme, keys and the file view.
-import { $, api, announce, h, settings, tellError } from './dom.js';
-import { showLesson, startLessons } from './lesson.js';
-import { focusTerminal, setTerminalTheme, startTerminals, terminalShown } from './terminal.js';
+import { $, announce, api, h, post, setText, tellError } from './dom.js';
+import { focusEditor, hideEditor, openWork } from './editor.js';
+import { startFollow } from './follow.js';
+import { showLesson, showOutcome, startLessons } from './lesson.js';
+import { state } from './state.js';
+import { startNotes, startTrainer } from './trainer.js';
+import { events, focusTerminal, setTerminalOptions, setTerminalTheme, startKeys as startTerminalKeys, startTerminals, terminalShown } from './terminal.js';
 import { startXray, showXray } from './xray-view.js';
 
 const address = new URLSearchParams(location.search);
+const view = address.get('view');
 const onlyXray = address.get('view') === 'xray';
 const tabs = ['terminals', 'xray', 'file'];
 let tab = 'terminals';
@@ -19,15 +24,15 @@ export function showTab(name) {
     button.tabIndex = other === name ? 0 : -1;
     $(`#${other}`).hidden = other !== name;
   }
-  const keep = name !== 'terminals' && settings.get('keep', true) && !onlyXray;
-  $('#keep').setAttribute('aria-pressed', settings.get('keep', true));
+  const keep = name !== 'terminals' && state.get('keep', true) && !onlyXray;
+  $('#keep').setAttribute('aria-pressed', state.get('keep', true));
   $('#keep').hidden = name === 'terminals';
   $('#terminals').hidden = name !== 'terminals' && !keep;
   $('#tool-splitter').hidden = !keep;
   $('#tools').dataset.below = keep;
   showXray(name === 'xray');
   terminalShown();
-  settings.set('tab', name);
+  if (!view) state.set('tab', name);
 }
 
 function startTabs() {
@@ -40,25 +45,25 @@ function startTabs() {
     event.preventDefault();
   });
   $('#keep').addEventListener('click', () => {
-    settings.set('keep', !settings.get('keep', true));
+    state.set('keep', !state.get('keep', true));
     showTab(tab);
   });
 }
 
 // Splitters: dragged, or moved by arrow keys.
 
-function startSplitter(splitter, variable, initial, frame, isVertical) {
+function startSplitter(splitter, name, initial, frame, isVertical) {
   const limits = { min: 15, max: 85 };
   const set = (percent) => {
     const value = Math.round(Math.min(limits.max, Math.max(limits.min, percent)));
-    frame.style.setProperty(variable, `${value}%`);
+    frame.style.setProperty(`--${name}`, `${value}%`);
     splitter.setAttribute('aria-valuenow', value);
-    settings.set(variable, value);
+    state.set(`splitter-${name}`, value);
   };
   const orient = () => splitter.setAttribute('aria-orientation', isVertical() ? 'vertical' : 'horizontal');
   splitter.setAttribute('aria-valuemin', limits.min);
   splitter.setAttribute('aria-valuemax', limits.max);
-  set(settings.get(variable, initial));
+  set(state.get(`splitter-${name}`, initial));
   orient();
   addEventListener('resize', orient);
   splitter.addEventListener('keydown', (event) => {
@@ -79,24 +84,70 @@ function startSplitter(splitter, variable, initial, frame, isVertical) {
   });
 }
 
-// Light and dark: as the system, until the switch says otherwise.
+// The settings. They hold in all windows.
 
 const systemDark = matchMedia('(prefers-color-scheme: dark)');
+const themes = ['system', 'light', 'dark'];
+const sizes = [80, 90, 100, 115, 130, 150, 175, 200];
+const panes = { both: 'Lesson and tools', lesson: 'Lesson alone', tools: 'Tools alone' };
 
-function startTheme() {
-  const themes = ['system', 'light', 'dark'];
-  const apply = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    $('#theme').textContent = `Theme: ${theme}`;
-    setTerminalTheme(theme === 'dark' || (theme === 'system' && systemDark.matches));
+function apply() {
+  const theme = state.get('theme', 'system');
+  document.documentElement.dataset.theme = theme;
+  $('#theme').textContent = `Theme: ${theme}`;
+  setTerminalTheme(theme === 'dark' || (theme === 'system' && systemDark.matches));
+  const size = state.get('size', 100);
+  document.documentElement.style.setProperty('--size', size / 100);
+  setText($('#size'), `${size} %`);
+  for (const box of document.querySelectorAll('[data-setting]')) box.checked = state.get(box.dataset.setting, box.dataset.setting === 'fold');
+  const shown = onlyXray ? 'tools' : view ? 'both' : state.get('panes', 'both');
+  $('#main').dataset.panes = shown;
+  $('#panes').textContent = panes[shown];
+  setTerminalOptions();
+}
+
+const next = (list, value, by = 1) => list[(list.indexOf(value) + by + list.length) % list.length];
+
+function startSettings() {
+  const change = (name, value) => {
+    state.set(name, value);
+    apply();
   };
-  $('#theme').addEventListener('click', () => {
-    const next = themes[(themes.indexOf(settings.get('theme', 'system')) + 1) % themes.length];
-    settings.set('theme', next);
-    apply(next);
+  $('#theme').addEventListener('click', () => change('theme', next(themes, state.get('theme', 'system'))));
+  $('#panes').addEventListener('click', () => change('panes', next(Object.keys(panes), state.get('panes', 'both'))));
+  $('#smaller').addEventListener('click', () => change('size', sizes[Math.max(0, sizes.indexOf(state.get('size', 100)) - 1)]));
+  $('#larger').addEventListener('click', () => change('size', sizes[Math.min(sizes.length - 1, sizes.indexOf(state.get('size', 100)) + 1)]));
+  for (const box of document.querySelectorAll('[data-setting]')) {
+    box.addEventListener('change', async () => {
+      if (box.dataset.setting === 'notify' && box.checked) box.checked = (await globalThis.Notification?.requestPermission()) === 'granted';
+      change(box.dataset.setting, box.checked);
+      if (box.dataset.setting === 'fold') for (const output of document.querySelectorAll('details.output')) refold(output);
+    });
+  }
+  for (const name of ['theme', 'size', 'panes', 'fold', 'notify', 'reader']) state.on(name, apply);
+  systemDark.addEventListener('change', apply);
+  addEventListener('keydown', (event) => {
+    if (event.key === 'Escape') for (const menu of document.querySelectorAll('#settings, #contents')) menu.open = false;
   });
-  systemDark.addEventListener('change', () => apply(settings.get('theme', 'system')));
-  apply(settings.get('theme', 'system'));
+  apply();
+}
+
+function refold(output) {
+  output.wasKnown = undefined;
+  showOutcome(output.previousElementSibling);
+}
+
+// The state of the cluster, and the faults that still strike.
+
+function showCluster() {
+  const cluster = state.get('cluster');
+  if (!cluster) return;
+  const line = $('#cluster');
+  setText(line, `${cluster.name}: ${cluster.error ? 'does not answer' : 'ready'}`);
+  line.title = cluster.error ?? '';
+  line.dataset.state = cluster.error ? 'away' : 'ready';
+  $('#faults').hidden = !cluster.faults;
+  if (cluster.faults) setText($('#faults span'), `The X-ray breaks something for the programs of your terminals: ${cluster.faults.join(', ')}.`);
 }
 
 // F6 moves on to the next part of the page, out of a terminal too.
@@ -109,6 +160,7 @@ function startKeys() {
     const places = [
       { within: $('#lesson-pane'), focus: () => $('#lesson').focus() },
       { within: $('#tabs'), focus: () => $(`#tab-${tab}`).focus() },
+      { within: $('#editor'), focus: focusEditor },
       { within: $('#terminals'), focus: focusTerminal },
     ].filter((place) => place.within.checkVisibility());
     const at = places.findIndex((place) => place.within.contains(document.activeElement));
@@ -120,10 +172,16 @@ function startKeys() {
 // The file view, and links into other lessons.
 
 export async function openFile(path, line) {
+  if (path.startsWith('work/')) {
+    showTab('file');
+    await openWork(path, line);
+    return;
+  }
   const file = await api(`/api/file?path=${encodeURIComponent(path)}`);
   const view = h('div', { className: 'source' });
   view.innerHTML = file.html;
-  $('#file').replaceChildren(h('h2', {}, file.path), h('p', { className: 'hint' }, 'This view is read-only. Your own copies are in the folder work/ of the clone.'), view);
+  hideEditor();
+  $('#shown').replaceChildren(h('h2', {}, file.path), h('p', { className: 'hint' }, 'This view is read-only. Your own copies are in the folder work/ of the clone.'), view);
   showTab('file');
   const target = line && $(`#L${Number(line)}`, view);
   target?.classList.add('target');
@@ -133,7 +191,7 @@ export async function openFile(path, line) {
 }
 
 document.addEventListener('click', (event) => {
-  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return; // the address of the link opens the same in another tab
   const link = event.target.closest('a[data-path], a[data-step]');
   if (!link || onlyXray) return;
   event.preventDefault();
@@ -146,15 +204,26 @@ document.addEventListener('click', (event) => {
 
 document.body.classList.toggle('only-xray', onlyXray);
 const isWide = () => !matchMedia('(max-width: 800px)').matches;
-startSplitter($('#splitter'), '--lesson', 50, $('#main'), isWide);
-startSplitter($('#tool-splitter'), '--above', 65, $('#tools'), () => false);
-startTheme();
+startSplitter($('#splitter'), 'lesson', 50, $('#main'), isWide);
+startSplitter($('#tool-splitter'), 'above', 65, $('#tools'), () => false);
+startSettings();
 startTabs();
-startXray($('#xray'), onlyXray);
-showTab(onlyXray ? 'xray' : settings.get('tab', 'terminals'));
-if (!onlyXray) {
+if (view !== 'notes') startXray($('#xray'), onlyXray);
+showTab(onlyXray ? 'xray' : view ? 'terminals' : state.get('tab', 'terminals'));
+state.on('cluster', showCluster);
+showCluster();
+$('#faults button').addEventListener('click', async () => {
+  for (const fault of ['clear', 'back']) await post(`/api/xray/faults/${fault}`).catch(tellError);
+});
+if (view === 'notes') startNotes().catch(tellError);
+else if (!onlyXray) {
+  if (view === 'trainer') startTrainer();
+  else startFollow();
   startKeys();
+  startTerminalKeys();
+  events.addEventListener('file', ({ detail }) => openFile(detail.path, detail.line).catch(tellError));
   startTerminals(showTab, () => tab).catch(tellError);
-  startLessons().catch(tellError);
+  startLessons(showTab).catch(tellError);
   if (address.has('file')) openFile(address.get('file'), address.get('line')).catch(tellError);
+  else if (state.get('edited') && state.get('tab') === 'file') openWork(state.get('edited')).catch(() => state.set('edited', null)); // it has gone
 }

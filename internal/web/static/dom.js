@@ -1,4 +1,4 @@
-// What every part of the page uses: elements, requests to the server, what is remembered.
+// What every part of the page uses: elements, and requests to the server.
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
@@ -74,7 +74,7 @@ export async function api(path, options = {}) {
     throw new Error('The workshop does not answer. Run make web again, and open the address that it prints.');
   }
   const text = await response.text();
-  if (!response.ok) throw new Error(text.trim() || `The server answers ${response.status} to ${path}.`);
+  if (!response.ok) throw Object.assign(new Error(text.trim() || `The server answers ${response.status} to ${path}.`), { code: response.status });
   return text ? JSON.parse(text) : null;
 }
 
@@ -91,20 +91,25 @@ export function tell(text, isError = false) {
   status.classList.toggle('error', isError);
 }
 export const tellError = (error) => tell(error.message, true);
-export const announce = (text) => setText($('#announce'), text);
+// announce says it also if it was said just before.
+export function announce(text) {
+  const box = $('#announce');
+  box.textContent = '';
+  setTimeout(() => { box.textContent = text; }, 50);
+}
 
-// Settings outlive a reload. A browser that stores nothing loses only that.
-export const settings = {
-  get(name, fallback) {
-    try {
-      return JSON.parse(localStorage.getItem(`workshop.${name}`)) ?? fallback;
-    } catch {
-      return fallback;
-    }
-  },
-  set(name, value) {
-    try {
-      localStorage.setItem(`workshop.${name}`, JSON.stringify(value));
-    } catch { /* then the setting lasts until the next load */ }
-  },
-};
+// copyButton copies a text for the learner to paste.
+export const copyButton = (text) => h('button', {
+  type: 'button', className: 'copy', title: 'Copy', 'aria-label': `Copy ${text.trim().split('\n')[0]}`,
+  // Over http, and not from this machine, there is no clipboard.
+  onclick: () => (navigator.clipboard?.writeText(text.trim()) ?? Promise.reject()).then(() => tell('Copied.'), () => tell('The browser does not let this page copy. Select the text instead.', true)),
+}, 'Copy');
+
+// later calls a function once nothing has asked for it for some milliseconds.
+export function later(milliseconds, f) {
+  let timer;
+  return (...args) => {
+    clearTimeout(timer);
+    timer = setTimeout(f, milliseconds, ...args);
+  };
+}

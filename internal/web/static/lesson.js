@@ -1,62 +1,75 @@
-// The steps, a step's lesson, what its commands came to, and its exercises.
-import { $, announce, api, h, post, tell, tellError } from './dom.js';
+// A step's lesson, what its commands came to, and its exercises.
+import { $, announce, api, copyButton, h, keyed, post, setText, tell, tellError } from './dom.js';
+import { lookNow, showContents, startContents } from './contents.js';
+import { openWork, setExercises } from './editor.js';
+import { state } from './state.js';
 import { events, send, terminalForCommand } from './terminal.js';
 
 let steps = [];
 let current = 0;
-
-// Outcomes by step/block/command. They survive a reload, as the terminals do.
-const outcomes = new Map(readOutcomes());
-
-function readOutcomes() {
-  try {
-    return JSON.parse(sessionStorage.getItem('workshop.outcomes')) ?? [];
-  } catch {
-    return [];
-  }
-}
+let asked = 0; // for a lesson; the last answer counts, and not the latest
+const transient = new Map(); // command -> what a terminal has said of it and the server does not remember
 
 const keyOf = (m) => `${m.step}/${m.block}/${m.command}`;
 
-export async function startLessons() {
+export async function startLessons(showTab) {
   steps = await api('/api/steps');
-  const list = h('ol');
-  for (const s of steps) {
-    list.append(h('li', {}, h('a', { href: `/?step=${s.step}`, 'data-step': s.step, title: s.title }, s.dir)));
-  }
-  $('#steps').replaceChildren(list);
+  startContents(steps, showTab);
+  show = showTab;
   $('#lesson').addEventListener('click', (event) => {
     const button = event.target.closest('.run-button');
     if (button) run(button.closest('.run')).catch(tellError);
   });
   addEventListener('popstate', () => showLesson(stepOfAddress(), location.hash, false).catch(tellError));
-  for (const type of ['started', 'result', 'busy', 'stale', 'lost']) {
-    events.addEventListener(type, (event) => setOutcome(event.detail));
+  for (const type of ['started', 'result', 'busy', 'stale']) {
+    events.addEventListener(type, ({ detail }) => {
+      if (detail.step === undefined) {
+        if (type === 'busy') tell(busy, true);
+        return;
+      }
+      if (type === 'result') transient.delete(keyOf(detail));
+      else transient.set(keyOf(detail), detail);
+      for (const box of $('#lesson').querySelectorAll('.run')) if (keyOf(box.dataset) === keyOf(detail)) showOutcome(box);
+    });
   }
+  for (const { step } of steps) state.on(`outcomes-${step}`, () => showOutcomes(step));
   events.addEventListener('prompt', () => showExercises().catch(tellError));
-  events.addEventListener('exited', forgetRunning);
-  forgetRunning();
-  await showLesson(stepOfAddress(), location.hash, false);
+  events.addEventListener('exited', () => {
+    transient.clear();
+    showOutcomes(current);
+  });
+  const { step, hash } = whereToBegin();
+  await showLesson(step, hash, false);
 }
 
 const stepOfAddress = () => Number(new URLSearchParams(location.search).get('step')) || steps[0].step;
 
+// whereToBegin is what the address says, or else where the learner was.
+function whereToBegin() {
+  const place = state.get('place');
+  const known = steps.some(({ step }) => step === place?.step);
+  if (location.search || !known || (place.step === steps[0].step && !place.id)) return { step: stepOfAddress(), hash: location.hash };
+  tell(`You are back at step ${place.step}${place.title ? `, ${place.title}` : ''}. Contents leads to the rest.`);
+  return { step: place.step, hash: place.id ? `#${place.id}` : '' };
+}
+
 export async function showLesson(step, hash = '', push = true) {
   const article = $('#lesson');
+  const mine = ++asked;
   if (step !== current) {
     const lesson = await api(`/api/lessons/${step}`);
+    if (mine !== asked) return;
     current = step;
     article.innerHTML = lesson.html;
     article.scrollTop = 0;
     article.setAttribute('aria-busy', false);
     document.title = `${lesson.title} - Programming the Kubernetes API in Go`;
-    for (const link of $('#steps').querySelectorAll('a')) {
-      if (Number(link.dataset.step) === step) link.setAttribute('aria-current', 'page');
-      else link.removeAttribute('aria-current');
-    }
     for (const box of article.querySelectorAll('.run')) prepare(box);
+    for (const pre of article.querySelectorAll('pre.code, .by-hand pre')) withCopy(pre);
+    showContents(step);
     announce(`${lesson.title}.`);
     showExercises().catch(tellError);
+    events.dispatchEvent(new CustomEvent('lesson', { detail: { step } }));
   }
   if (push) history.pushState(null, '', `/?step=${step}${hash}`);
   if (hash) document.getElementById(decodeURIComponent(hash.slice(1)))?.scrollIntoView();
@@ -64,14 +77,24 @@ export async function showLesson(step, hash = '', push = true) {
 
 // The commands.
 
-function prepare(box) {
-  const command = $('code', box)?.textContent.trim().split('\n')[0] ?? '';
-  $('.run-button', box)?.setAttribute('aria-label', `Run ${command}`);
-  const outcome = $('.outcome', box);
-  outcome.setAttribute('role', 'status');
-  const known = outcomes.get(keyOf(box.dataset));
-  if (known) show(outcome, known);
+// withCopy puts a button for copying on a block of code.
+function withCopy(pre) {
+  const frame = h('div', { className: 'copied' });
+  pre.replaceWith(frame);
+  frame.append(pre, copyButton(pre.textContent));
 }
+
+function prepare(box) {
+  const text = $('code', box).textContent;
+  $('.run-button', box).setAttribute('aria-label', `Run ${text.trim().split('\n')[0]}`);
+  box.append(copyButton(text));
+  const programs = [...text.matchAll(/(?:^|; )start ([a-z-]+)|go run \.\/\d\d-[a-z-]+\/([a-z-]+)(?= |$)/gm)].map((match) => match[1] ?? match[2]);
+  if (programs.length) box.append(lookNow(programs));
+  showOutcome(box);
+}
+
+// outputOf is the folded output below a command.
+const outputOf = (box) => (box.nextElementSibling?.matches('details.output') ? box.nextElementSibling : null);
 
 async function run(box) {
   const message = { type: 'run', hash: box.dataset.hash };
@@ -80,31 +103,33 @@ async function run(box) {
   send(terminal, message);
 }
 
-function setOutcome(message) {
-  if (message.step === undefined) {
-    if (message.type === 'busy') tell(busy, true);
-    return;
-  }
-  outcomes.set(keyOf(message), message);
-  try {
-    sessionStorage.setItem('workshop.outcomes', JSON.stringify([...outcomes]));
-  } catch { /* then a reload forgets them */ }
-  const box = document.querySelector(`.run[data-step="${message.step}"][data-block="${message.block}"][data-command="${message.command}"]`);
-  if (box) show($('.outcome', box), message);
+function showOutcomes(step) {
+  if (step === current) for (const box of $('#lesson').querySelectorAll('.run')) showOutcome(box);
+  showContents(current);
 }
 
-function forgetRunning() {
-  for (const message of outcomes.values()) {
-    if (message.type === 'started') setOutcome({ ...message, type: 'lost' });
-  }
+// outcomeOf is what is known of a command as it is written now.
+function outcomeOf(box) {
+  const message = transient.get(keyOf(box.dataset));
+  if (message) return message;
+  const known = state.get(`outcomes-${box.dataset.step}`, {})[`${box.dataset.block}/${box.dataset.command}`];
+  return known?.hash === box.dataset.hash ? known : null;
 }
 
-function show(outcome, message) {
-  const [state, text] = words(message);
-  outcome.hidden = false;
-  outcome.dataset.state = state;
-  outcome.replaceChildren(h('p', {}, text));
-  if (message.difference) outcome.append(h('pre', {}, message.difference));
+export function showOutcome(box) {
+  const message = outcomeOf(box);
+  const outcome = $('.outcome', box);
+  const output = outputOf(box);
+  const isKnown = message && !message.type;
+  if (output && output.wasKnown !== Boolean(isKnown)) {
+    output.open = Boolean(isKnown) || !state.get('fold', true);
+    output.wasKnown = Boolean(isKnown);
+  }
+  outcome.hidden = !message;
+  if (!message) return;
+  const [kind, text] = words(message);
+  outcome.dataset.state = kind;
+  outcome.replaceChildren(h('p', {}, text), ...(message.difference ? [h('pre', {}, message.difference)] : []));
 }
 
 const busy = 'The terminal is busy. Wait until its command ends, press Ctrl-C in it, or open a new terminal.';
@@ -114,17 +139,16 @@ function words(message) {
     case 'started': return ['running', 'The command is running in the terminal.'];
     case 'busy': return ['busy', busy];
     case 'stale': return ['busy', 'The lesson has changed since this page was loaded, so nothing was run. Reload the page.'];
-    case 'lost': return ['busy', 'The page was away when this command ended. Look at the terminal.'];
   }
   if (message.ok) return ['ok', message.exitCode ? `ok: exit code ${message.exitCode}, as the lesson expects.` : 'ok'];
-  if (message.difference) return ['differs', `Exit code ${message.exitCode}. The output differs from the lesson:`];
-  return ['differs', `The command failed with exit code ${message.exitCode}.`];
+  return message.difference ? ['differs', `Exit code ${message.exitCode}. The output differs from the lesson:`] : ['differs', `The command failed with exit code ${message.exitCode}.`];
 }
 
 // The exercises. Their buttons run the same commands as make.
 
 const actions = {
   exercise: ['Begin', 'copies the task into work/, and leaves what you already have'],
+  edit: ['Edit', 'opens your copy beside the lesson'],
   check: ['Check', 'says whether it is right, and names the mistake'],
   hint: ['Hint', 'prints one more hint'],
 };
@@ -134,26 +158,44 @@ async function showExercises() {
   if (!step) return;
   const tasks = (await api(`/api/exercises/${step}`)) ?? [];
   if (step !== current) return;
+  setExercises(tasks);
+  if (wanted && tasks.some(({ task, files }) => task === wanted && files?.length)) {
+    const { files } = tasks.find(({ task }) => task === wanted);
+    wanted = '';
+    show('file');
+    openWork(files[0]).catch(tellError);
+  }
   const details = $('#exercises');
   details.hidden = tasks.length === 0;
   const done = tasks.filter((task) => task.state === 'passed').length;
-  $('summary', details).textContent = `Exercises of this step: ${done} of ${tasks.length} passed`;
-  const held = document.activeElement?.id;
-  $('ul', details).replaceChildren(...tasks.map((task) => h('li', { 'data-task': task.task, 'data-state': task.state },
-    h('span', { className: 'task' }, h('strong', {}, `${task.task} ${task.name}`), ` ${task.title ?? ''}, ${task.minutes} minutes. `, h('em', {}, task.state), task.mistake ? `: ${task.mistake}` : ''),
-    h('span', { className: 'buttons' }, ...Object.entries(actions).map(([action, [label, does]]) => h('button', {
-      type: 'button', id: `${action}-${task.task}`, 'data-action': action, title: `make ${action} N=${step} TASK=${task.name} ${does}`,
-      'aria-label': `${label} ${task.name}`, onclick: () => act(step, action, task.task).catch(tellError),
-    }, label)))))
-    .concat(tasks.length ? h('li', {}, h('button', {
-      type: 'button', id: 'progress', 'data-action': 'progress', title: 'make progress shows what is done in all steps',
-      onclick: () => act(step, 'progress', '').catch(tellError),
-    }, 'Progress in all steps')) : []));
-  if (held) document.getElementById(held)?.focus();
+  setText($('summary', details), `Exercises of this step: ${done} of ${tasks.length} passed`);
+  const button = (action, label, title, onclick, props = {}) => h('button', { type: 'button', 'data-action': action, title, onclick, ...props }, label);
+  keyed($('ul', details), [...tasks, { task: '' }], ({ task }) => `${step} ${task}`, (task) => (task.task
+    ? h('li', { 'data-task': task.task }, h('span', { className: 'task' }), h('span', { className: 'buttons' }, ...Object.entries(actions).map(([action, [label, does]]) => button(action, label,
+      action === 'edit' ? does : `make ${action} N=${step} TASK=${task.name} ${does}`, () => act(step, action, task.task).catch(tellError), { 'aria-label': `${label} ${task.name}` }))))
+    : h('li', {}, button('progress', 'Progress in all steps', 'make progress shows what is done in all steps', () => act(step, 'progress', '').catch(tellError)))), (element, task) => {
+    if (!task.task) return;
+    const text = JSON.stringify(task);
+    if (element.shown === text) return;
+    Object.assign(element, { shown: text, files: task.files });
+    element.dataset.state = task.state;
+    $('.task', element).replaceChildren(h('strong', {}, `${task.task} ${task.name}`), ` ${task.title ?? ''}, ${task.minutes} minutes. `, h('em', {}, task.state), task.mistake ? `: ${task.mistake}` : '');
+    $('[data-action="exercise"]', element).hidden = task.state !== 'not begun';
+    $('[data-action="edit"]', element).hidden = !task.files?.length;
+  });
 }
 
+let wanted = ''; // the task whose copy opens as soon as it is there
+let show = () => {};
+
 async function act(step, action, task) {
+  if (action === 'edit') {
+    show('file');
+    await openWork($(`#exercises [data-task="${task}"]`).files[0]);
+    return;
+  }
   const terminal = await terminalForCommand();
   tell('');
   await post(`/api/exercises/${step}/${action}?task=${encodeURIComponent(task)}&terminal=${terminal}`);
+  wanted = action === 'exercise' ? task : '';
 }

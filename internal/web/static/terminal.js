@@ -1,5 +1,6 @@
 // The terminals: xterm.js on the workshop's WebSockets.
-import { $, announce, api, h, keyed, openSocket, post, settings, tell, tellError } from './dom.js';
+import { $, announce, api, h, keyed, openSocket, post, tell, tellError } from './dom.js';
+import { state } from './state.js';
 import { FitAddon } from './vendor/addon-fit.mjs';
 import { Terminal } from './vendor/xterm.mjs';
 
@@ -23,13 +24,13 @@ export async function startTerminals(showTab, tab) {
   frame = { showTab, tab };
   $('#new-terminal').addEventListener('click', () => add().then(() => focusTerminal()).catch(tellError));
   $('#all-terminals').addEventListener('click', () => {
-    settings.set('all', !settings.get('all', false));
+    state.set('all', !state.get('all', false));
     showList();
   });
   const known = await api('/api/terminals');
   for (const terminal of known) attach(terminal.id);
   if (open.size === 0) await add();
-  else choose(open.has(settings.get('terminal', 0)) ? settings.get('terminal', 0) : open.keys().next().value);
+  else choose(open.has(state.get('terminal', 0)) ? state.get('terminal', 0) : open.keys().next().value);
 }
 
 async function add() {
@@ -40,6 +41,7 @@ async function add() {
 }
 
 async function remove(id) {
+  if (open.get(id)?.isBusy && !confirm(`A command runs in terminal ${id}. End it?`)) return;
   await api(`/api/terminals/${id}`, { method: 'DELETE' });
   drop(id);
   $('#new-terminal').focus();
@@ -58,12 +60,12 @@ function drop(id) {
 
 function choose(id) {
   active = id;
-  settings.set('terminal', id);
+  state.set('terminal', id);
   showList();
 }
 
 function showList() {
-  const all = settings.get('all', false);
+  const all = state.get('all', false);
   $('#all-terminals').setAttribute('aria-pressed', all);
   keyed($('#terminal-list'), [...open.keys()], (id) => id, (id) => h('span', { className: 'terminal-name' },
     h('button', { type: 'button', 'data-terminal': id, onclick: () => { choose(id); focusTerminal(); } }, `Terminal ${id}`),
@@ -80,24 +82,28 @@ function attach(id) {
   const screen = h('div', { className: 'screen', 'data-terminal': id });
   $('#screens').append(screen);
   const term = new Terminal({
-    fontSize: 13, fontFamily: 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace',
+    fontSize: fontSize(), screenReaderMode: state.get('reader', false), fontFamily: 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace',
     scrollback: 10000, minimumContrastRatio: 4.5, cursorBlink: false, theme: dark ? themes.dark : themes.light,
   });
   const fit = new FitAddon();
   term.loadAddon(fit);
   term.open(screen);
-  const terminal = { id, screen, term, fit, socket: null, isReplaying: false, tries: 0 };
+  const note = h('p', { className: 'note', role: 'status', hidden: true }, 'Another window writes to this terminal, and this one only looks on. ',
+    h('button', { type: 'button', onclick: () => { send(id, { type: 'write' }); focusTerminal(); } }, 'Write here'));
+  screen.prepend(note);
+  const terminal = { id, screen, term, fit, note, socket: null, isReplaying: false, isWriter: true, isBusy: false, tries: 0 };
+  term.registerLinkProvider({ provideLinks: (y, answer) => answer(linksIn(term, y)) });
   term.textarea.setAttribute('aria-label', `Terminal ${id}. F6 leaves it.`);
   term.textarea.addEventListener('focus', () => {
     if (active !== id) choose(id);
   });
-  term.attachCustomKeyEventHandler((event) => event.key !== 'F6');
+  term.attachCustomKeyEventHandler((event) => event.key !== 'F6' && !(event.ctrlKey && event.shiftKey && event.key === 'C'));
   term.onData((data) => {
     // What is shown again may contain questions to the terminal, which were answered when they were asked.
     if (!terminal.isReplaying) sendBytes(terminal, encoder.encode(data));
   });
   term.onBinary((data) => sendBytes(terminal, Uint8Array.from(data, (c) => c.charCodeAt(0))));
-  term.onResize(({ cols, rows }) => send(id, { type: 'resize', cols, rows }, true));
+  term.onResize(({ cols, rows }) => terminal.isWriter && send(id, { type: 'resize', cols, rows }, true));
   terminal.sizes = new ResizeObserver(() => fitOne(terminal));
   terminal.sizes.observe(screen);
   open.set(id, terminal);
@@ -143,13 +149,59 @@ async function reconnect(terminal, socket) {
 }
 
 function receive(terminal, message) {
-  if (message.type === 'exited') {
-    drop(terminal.id);
-    announce(`Terminal ${terminal.id} has ended.`);
-  } else if (message.type === 'result') {
-    announce(message.ok ? 'ok' : `The command has ended with exit code ${message.exitCode}${message.ok === undefined ? '' : ', or its output differs'}.`);
+  switch (message.type) {
+    case 'exited':
+      drop(terminal.id);
+      announce(`Terminal ${terminal.id} has ended.`);
+      break;
+    case 'role':
+      takeRole(terminal, message);
+      break;
+    case 'running': // what was typed
+    case 'started':
+      terminal.isBusy = true;
+      terminal.startedAt = Date.now();
+      break;
+    case 'prompt':
+      if (terminal.isBusy) notify(terminal, 'The command has ended.');
+      terminal.isBusy = false;
+      break;
+    case 'result': {
+      const text = message.ok ? 'ok' : `The command has ended with exit code ${message.exitCode}${message.ok === undefined ? '' : ', or its output differs'}.`;
+      announce(text);
+      notify(terminal, text);
+      terminal.isBusy = false;
+    }
   }
   events.dispatchEvent(new CustomEvent(message.type, { detail: { ...message, terminal: terminal.id } }));
+}
+
+// takeRole follows the server: the keys and the size of one window count.
+function takeRole(terminal, { writer, cols, rows }) {
+  const { term, note } = terminal;
+  terminal.isWriter = writer;
+  note.hidden = writer;
+  term.options.disableStdin = !writer;
+  if (writer) fitOne(terminal);
+  else term.resize(cols, rows);
+}
+
+// notify tells somebody who looks elsewhere that a long command has ended.
+function notify(terminal, text) {
+  const seconds = Math.round((Date.now() - terminal.startedAt) / 1000);
+  if (!document.hidden || seconds < 20 || !state.get('notify', false) || globalThis.Notification?.permission !== 'granted') return;
+  new Notification(`Terminal ${terminal.id}, after ${seconds} s`, { body: text, tag: `workshop-${terminal.id}` });
+}
+
+// What looks like a file of the clone, with or without a line, opens in the page.
+const fileName = /(?<![\w-])(?:\d\d-[a-z-]+|work|internal|cmd|scripts)\/[\w./-]*\w(?::(\d+))?/g;
+
+function linksIn(term, y) {
+  const text = term.buffer.active.getLine(y - 1)?.translateToString(true) ?? '';
+  return [...text.matchAll(fileName)].map((match) => ({
+    text: match[0], range: { start: { x: match.index + 1, y }, end: { x: match.index + match[0].length, y } },
+    activate: () => events.dispatchEvent(new CustomEvent('file', { detail: { path: match[0].split(':')[0], line: match[1] } })),
+  }));
 }
 
 function sendBytes(terminal, bytes) {
@@ -177,7 +229,7 @@ export async function terminalForCommand() {
 }
 
 function fitOne(terminal) {
-  if (terminal.screen.checkVisibility() && terminal.screen.clientHeight > 0) terminal.fit.fit();
+  if (terminal.isWriter && terminal.screen.checkVisibility() && terminal.screen.clientHeight > 0) terminal.fit.fit();
 }
 
 export function terminalShown() {
@@ -186,6 +238,32 @@ export function terminalShown() {
 
 export function focusTerminal() {
   open.get(active)?.term.focus();
+}
+
+let ordinary = 13; // pixels
+const fontSize = () => Math.round((ordinary * state.get('size', 100)) / 100);
+
+export function setTerminalSize(pixels) {
+  ordinary = pixels;
+  setTerminalOptions();
+}
+
+// setTerminalOptions follows the settings of the page.
+export function setTerminalOptions() {
+  for (const { term } of open.values()) {
+    term.options.fontSize = fontSize();
+    term.options.screenReaderMode = state.get('reader', false);
+  }
+  terminalShown();
+}
+
+// Keys that tablets do not have.
+const keys = { Esc: '\x1b', Tab: '\t', 'Ctrl-C': '\x03', 'Ctrl-D': '\x04', '↑': '\x1b[A', '↓': '\x1b[B', '←': '\x1b[D', '→': '\x1b[C', '|': '|', '~': '~' };
+
+export function startKeys() {
+  $('#keys').append(...Object.entries(keys).map(([name, bytes]) => h('button', {
+    type: 'button', onclick: () => { if (open.has(active)) sendBytes(open.get(active), encoder.encode(bytes)); focusTerminal(); },
+  }, name)));
 }
 
 export function setTerminalTheme(isDark) {

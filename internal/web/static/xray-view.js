@@ -1,7 +1,8 @@
 // The X-ray on the screen: programs, watches, requests, faults, the inside of a controller, tours.
-import { $, api, h, keyed, post, setText, settings, tell, tellError } from './dom.js';
+import { $, api, h, keyed, post, setText, tell, tellError } from './dom.js';
+import { state as remembered } from './state.js';
 import { send, terminalForCommand } from './terminal.js';
-import { connect, frameDrawn, isWatch, leaveFile, programKey, recording } from './xray.js';
+import { connect, isWatch, leaveFile, programKey, recording } from './xray.js';
 
 const seconds = 4; // that a dot needs for its way
 const colours = { ADDED: '#1a7f37', MODIFIED: '#0969da', DELETED: '#cf222e', BOOKMARK: '#59636e', ERROR: '#8250df', FAULT: '#8250df' };
@@ -25,7 +26,6 @@ let isShown = false;
 let isDirty = true;
 let chosenProgram = '';
 let chosenKey = '';
-let lastFrame = 0;
 let lastTables = 0;
 
 const number = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
@@ -39,8 +39,8 @@ function section(id, title, sentence, ...children) {
 
 // fold is a section that can be folded. It stays as it was left.
 function fold(id, title, sentence, ...children) {
-  const isOpen = settings.get(`fold-${id}-${document.body.className}`, document.body.className !== '');
-  return h('details', { id: `xray-${id}`, open: isOpen, ontoggle: (event) => settings.set(`fold-${id}-${document.body.className}`, event.target.open) }, h('summary', {}, h('h2', {}, title)), h('p', { className: 'hint' }, ...sentence), ...children);
+  const isOpen = remembered.get(`fold-${id}${document.body.className && '-own'}`, document.body.className !== '');
+  return h('details', { id: `xray-${id}`, open: isOpen, ontoggle: (event) => remembered.set(`fold-${id}${document.body.className && '-own'}`, event.target.open) }, h('summary', {}, h('h2', {}, title)), h('p', { className: 'hint' }, ...sentence), ...children);
 }
 
 const button = (id, label, onclick, title = '') => h('button', { type: 'button', id: `xray-${id}`, title, onclick }, label);
@@ -52,11 +52,9 @@ export function startXray(panel, isOwnWindow) {
     h('div', { className: 'bar time', role: 'group', 'aria-label': 'Time' },
       h('strong', { id: 'xray-mode' }), h('span', { id: 'xray-rates' }),
       button('stop', 'Stop', () => act(() => recording.seek(recording.items.length)), 'Stop the picture; the programs go on'),
-      button('back-step', 'Step back', () => act(() => recording.step(-1))),
-      button('step', 'Step', () => act(() => recording.step(1)), 'Go on by one item'),
       button('play', 'Play back', () => act(() => recording.play()), 'Play back from here, or from the start'),
       button('live', 'Live', () => goLive().catch(tellError), 'Show what happens now'),
-      h('input', { type: 'range', id: 'xray-position', min: 0, 'aria-label': 'Position in the recording', oninput: (event) => act(() => recording.seek(Number(event.target.value))) }),
+      h('input', { type: 'range', id: 'xray-position', min: 0, 'aria-label': 'Position in the recording', title: 'The arrow keys go on and back by one item', oninput: (event) => act(() => recording.seek(Number(event.target.value))) }),
       button('save', 'Save', () => save().catch(tellError), 'Save what the server remembers as a file'),
       h('label', { className: 'open' }, 'Open', file)),
     h('p', { className: 'hint' }, 'The programs of your terminals reach the API server through a proxy, and the X-ray shows what passes. The proxy speaks HTTP/1.1 and asks for watches in JSON. It changes nothing else.'),
@@ -89,6 +87,13 @@ export function startXray(panel, isOwnWindow) {
   }).catch(tellError);
   startTours(isOwnWindow).catch(tellError);
   requestAnimationFrame(frame);
+}
+
+// chooseProgram shows the newest process of a program alone, or all programs if it is not named or not there.
+export function chooseProgram(name) {
+  const known = [...recording.shown.programs.values()].filter(({ key }) => key.replace(/ \d+$/, '') === name).sort((a, b) => b.last - a.last);
+  act(() => { chosenProgram = known[0]?.key ?? ''; });
+  if (name && !known.length) tell(`${name} has sent no request yet. Run it, and it appears here.`);
 }
 
 export function showXray(shown) {
@@ -144,8 +149,6 @@ async function startTours(isOwnWindow) {
 
 function frame(at) {
   requestAnimationFrame(frame);
-  const took = at - lastFrame;
-  lastFrame = at;
   if (!isShown || document.hidden) return;
   const state = recording.shown;
   if (recording.advance() || recording.mode === 'playing') isDirty = true;
@@ -155,7 +158,6 @@ function frame(at) {
     drawTables(recording.shown);
   }
   drawLanes(recording.shown === state ? state : recording.shown);
-  frameDrawn(took);
 }
 
 const isChosen = (item) => !chosenProgram || programKey(item) === chosenProgram;

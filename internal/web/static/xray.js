@@ -170,13 +170,6 @@ export class Recording {
     for (let i = 0; i < this.position; i++) apply(this.shown, this.items[i]);
   }
 
-  // step goes to the next or the previous item that is more than a count.
-  step(by) {
-    let to = (this.mode === 'live' ? this.items.length : this.position) + by;
-    while (to > 0 && to < this.items.length && this.items[to - 1].kind === 'counts') to += by;
-    this.seek(to);
-  }
-
   play() {
     if (this.mode === 'live' || this.position >= this.items.length) this.seek(0);
     this.mode = 'playing';
@@ -211,9 +204,6 @@ export class Recording {
 
 export const recording = new Recording();
 
-// What a measurement reads: milliseconds from an event to the frame that showed it, and those between frames.
-export const measured = { toScreen: [], waiting: [], frames: [], batches: 0 };
-
 // leaveFile goes back from an opened file to what happens, beginning with what the server remembers.
 export async function leaveFile() {
   const { items } = await api('/api/xray/recording');
@@ -247,22 +237,10 @@ export async function connect(changed) {
 let counted = null; // the counts of the batch before
 
 function receive(batch) {
-  measured.batches++;
   const counts = {};
   for (const [kind, n] of Object.entries(batch.counts)) counts[kind] = counted ? n - (counted[kind] ?? 0) : 0;
   counted = batch.counts;
   if (recording.isFile) return;
-  for (const item of batch.items ?? []) {
-    recording.add(item);
-    if (item.kind === 'event' && recording.mode === 'live') measured.waiting.push(item.t);
-  }
+  for (const item of batch.items ?? []) recording.add(item);
   recording.add({ kind: 'counts', t: batch.now, counts, missed: batch.missed, open: batch.open, isCounted: batch.missed > 0 });
-}
-
-// frameDrawn is told when a frame has been drawn.
-export function frameDrawn(took) {
-  const now = Date.now();
-  for (const t of measured.waiting.splice(0)) measured.toScreen.push(now - t);
-  measured.frames.push(took);
-  for (const list of [measured.toScreen, measured.frames]) if (list.length > 5000) list.splice(0, 1000);
 }

@@ -1,0 +1,323 @@
+//go:build browser
+
+package web
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testfile"
+)
+
+// control presses Ctrl and a letter.
+func (b *tab) control(letter string) {
+	b.t.Helper()
+	code := int64(strings.ToUpper(letter)[0])
+	b.press(input.DispatchKeyEventParams{Type: kb.KeyDown, Modifiers: 2, Key: letter, Code: "Key" + strings.ToUpper(letter), WindowsVirtualKeyCode: code})
+	b.press(input.DispatchKeyEventParams{Type: kb.KeyUp, Key: letter, Code: "Key" + strings.ToUpper(letter), WindowsVirtualKeyCode: code})
+}
+
+// An exercise is begun, edited, saved and checked in the page alone, and the verdict stands at its line.
+func TestBrowserEditor(t *testing.T) {
+	ws := copyClone(t)
+	_, c := begin(t, "", &ws)
+	_, task := patchTask(t, ws)
+	name := filepath.ToSlash(task.Shown(task.Open[0].File))
+	disk := filepath.Join(ws.Root, name)
+	read := func() string {
+		t.Helper()
+		data, err := os.ReadFile(disk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	drafts := func() (texts []string) {
+		for name, value := range c.remembered() {
+			if strings.HasPrefix(name, "draft-") && string(value) != "null" {
+				texts = append(texts, string(value))
+			}
+		}
+		return texts
+	}
+	const editor = `document.querySelector('#editor .cm-content')`
+	b := open(t, c, "/?step=1")
+	b.ready(1)
+	b.click("#exercises summary")
+	b.until(fmt.Sprintf(`document.querySelector('li[data-task="%s"]')?.dataset.state === 'not begun'`, task.ID()))
+	b.click(fmt.Sprintf(`li[data-task="%s"] [data-action="exercise"]`, task.ID()))
+	b.until(editor + `?.textContent.includes('/usr/bin/env bash') && document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name))
+	// Typed, saved by Ctrl-S, and on the disk.
+	b.until(`document.activeElement === ` + editor)
+	b.keys(kb.End, kb.Enter, "# mine")
+	b.until(`document.querySelector('#edited').textContent.includes('not saved')`)
+	if strings.Contains(read(), "# mine") {
+		t.Error("it was saved before anybody has asked for it")
+	}
+	// A reload loses nothing that was typed.
+	waitFor(t, func() bool { return len(drafts()) == 1 })
+	b.do("reloading", chromedp.Reload())
+	b.until(editor + `?.textContent.includes('# mine') && document.querySelector('#edited').textContent.includes('not saved')`)
+	// Also what was typed just before leaving.
+	b.run(editor + `.focus()`)
+	b.keys(kb.End, kb.Enter, "# just ")
+	b.do("reloading", chromedp.Reload())
+	b.until(editor + `?.textContent.includes('just ') && document.querySelector('#edited').textContent.includes('not saved')`)
+	b.run(editor + `.focus()`)
+	b.control("s")
+	b.control("s") // one save after the other, and no conflict with oneself
+	b.until(`!document.querySelector('#edited').textContent.includes('not saved')`)
+	if !strings.Contains(read(), "# mine") {
+		t.Errorf("Ctrl-S has not saved: %q", read())
+	}
+	// Check names the mistake at its line.
+	b.click(`#editor [data-edit="check"]`)
+	b.until(`/^Line \d+: .*is not done yet/.test(document.querySelector('#verdict').textContent) && document.querySelector('.cm-lint-marker-error')`)
+	b.screenshot("editor")
+	b.weighs(300_000, 900_000)
+	b.accessible("the editor with a verdict")
+	b.click(`#editor [data-edit="hint"]`)
+	b.until(shows(1, "Which of the four types"))
+	// Somebody else writes the file: a clean one follows, a changed one asks.
+	if err := os.WriteFile(disk, []byte("# theirs\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.until(editor + `.textContent.includes('# theirs')`)
+	other := open(t, c, "/?step=1") // of the same file, without changes
+	other.until(editor + `?.textContent.includes('# theirs')`)
+	b.run(editor + `.focus()`)
+	b.keys("# both")
+	waitFor(t, func() bool { return len(drafts()) == 1 })
+	if err := os.WriteFile(disk, []byte("# theirs again\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.until(`!document.querySelector('#conflict').hidden`)
+	b.control("s")
+	b.until(`document.querySelector('#status').textContent.includes('nothing was saved')`)
+	if read() != "# theirs again\n" {
+		t.Errorf("what somebody else has written is lost: %q", read())
+	}
+	// The other window follows the disk, is closed, and leaves the draft of this one alone.
+	other.until(editor + `.textContent.includes('# theirs again')`)
+	other.click(`#files .close`)
+	other.until(`document.querySelector('#files').hidden`)
+	other.do("reloading", chromedp.Reload()) // which sends all that it has still to say
+	other.ready(1)
+	if draft := drafts(); len(draft) != 1 {
+		t.Errorf("the drafts are %q after another window without changes was closed", draft)
+	}
+	b.run(`document.querySelectorAll('#conflict button')[1].click()`) // keep mine
+	b.until(`document.querySelector('#conflict').hidden`)
+	b.click("#save")
+	b.until(`document.querySelector('#status').textContent.includes('is saved')`)
+	if !strings.Contains(read(), "# both") {
+		t.Errorf("what was kept is not on the disk: %q", read())
+	}
+	solution, err := task.Solution()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := task.WriteTree(ws, exercise.Work(ws), solution); err != nil {
+		t.Fatal(err)
+	}
+	b.until(`!` + editor + `.textContent.includes('# both')`)
+	b.click(`#editor [data-edit="check"]`)
+	b.until(`document.querySelector('#verdict').textContent === 'patch has passed.'`)
+	b.errors = slices.DeleteFunc(b.errors, func(e string) bool { return strings.Contains(e, "409 (Conflict)") }) // the one that was asked for
+}
+
+// waitFor waits until something is so.
+func waitFor(t *testing.T, f func() bool) {
+	t.Helper()
+	for range 600 {
+		if f() {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Fatal("it did not become so within a minute")
+}
+
+// A new server, on another port, goes on where the learner was.
+func TestBrowserStay(t *testing.T) {
+	ws := clone(t, "$ echo one\none\n$ echo two\ntwo")
+	var long strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&long, "\n## %d. Section\n\n%s\n", i+1, strings.Repeat("Words of the lesson. ", 40))
+	}
+	testfile.WriteAll(t, ws.Root, map[string]string{"02-two/README.md": "# Two\n" + long.String() + "\n```console\n$ echo last\nlast\n```\n"})
+	_, options := enter(t, "", &ws)
+	t.Run("before", func(t *testing.T) {
+		c := serve(t, options)
+		b := open(t, c, "/")
+		b.ready(1)
+		// What a command prints is folded until it has run.
+		if eval[bool](b, `[...document.querySelectorAll('details.output')].some((d) => d.open)`) {
+			t.Error("what a command prints is shown before it has run")
+		}
+		for i := range 2 {
+			b.click(fmt.Sprintf(`[data-command="%d"] .run-button`, i+1))
+			b.until(fmt.Sprintf(`document.querySelectorAll('.outcome')[%d].dataset.state === 'ok' && document.querySelectorAll('details.output')[%[1]d].open`, i))
+		}
+		b.until(`document.querySelector('#steps [data-step="1"]').dataset.done === 'true'`)
+		b.click("#next-step")
+		b.until(`document.querySelector('#steps [data-step="2"]').getAttribute('aria-current')`)
+		b.click("#settings summary")
+		b.click("#larger")
+		b.click("#theme")
+		b.until(`getComputedStyle(document.documentElement).getPropertyValue('--size') === '1.15' && document.documentElement.dataset.theme === 'light'`)
+		b.run(`document.getElementById('20-section').scrollIntoView()`)
+		waitFor(t, func() bool { return strings.Contains(string(c.remembered()["place"]), "20-section") })
+	})
+	b := open(t, serve(t, options), "/")
+	b.ready(1)
+	b.until(`document.querySelector('#status').textContent.includes('You are back at step 2, 20. Section')`)
+	b.until(`Math.abs(document.getElementById('20-section').getBoundingClientRect().top - document.querySelector('#lesson').getBoundingClientRect().top) < 60`)
+	b.until(`document.querySelector('#steps [data-step="1"]').dataset.done === 'true' && document.documentElement.dataset.theme === 'light' && document.querySelector('#size').textContent === '115 %'`)
+	b.click("#previous-step")
+	b.until(`document.querySelectorAll('.outcome[data-state="ok"]').length === 2 && document.querySelectorAll('details.output[open]').length === 2`)
+}
+
+// Two windows of one browser: one writes to a terminal, and the other says so and can take over.
+func TestBrowserTwoWindows(t *testing.T) {
+	ws := clone(t, "$ true")
+	_, c := begin(t, "", &ws)
+	one := open(t, c, "/")
+	one.ready(1)
+	two := open(t, c, "/")
+	const note = `document.querySelector('.note')`
+	two.until(`!` + note + `.hidden`)
+	two.click(`.screen[data-terminal="1"]`)
+	two.keys("echo two-$((6 * 7))", kb.Enter)
+	one.click(`.screen[data-terminal="1"]`)
+	one.keys("echo one-$((6 * 7))", kb.Enter)
+	one.until(shows(1, "one-42"))
+	two.until(shows(1, "one-42"))
+	if eval[bool](two, shows(1, "two-42")) {
+		t.Error("both windows write")
+	}
+	two.click(".note button")
+	one.until(`!` + note + `.hidden`)
+	two.until(note + `.hidden`)
+	two.keys("echo two-$((6 * 7))", kb.Enter)
+	two.until(shows(1, "two-42"))
+	// Once the one that writes has gone, the other one just types.
+	two.do("leaving", chromedp.Navigate("about:blank"))
+	one.until(note + `.hidden`)
+	one.click(`.screen[data-terminal="1"]`)
+	one.keys("echo alone-$((6 * 7))", kb.Enter)
+	one.until(shows(1, "alone-42"))
+	two.do("coming back", chromedp.Navigate(c.base+"/"))
+	two.until(`!` + note + `.hidden`)
+	// A setting holds in both.
+	one.click("#settings summary")
+	one.click("#theme")
+	two.until(`document.documentElement.dataset.theme === 'light'`)
+}
+
+// Contents, search and glossary lead to their places.
+func TestBrowserFind(t *testing.T) {
+	_, c := begin(t, "", nil)
+	b := open(t, c, "/?step=3")
+	b.ready(1)
+	b.click("#contents summary")
+	b.until(`document.querySelectorAll('#contents li').length >= 8`)
+	b.click("#contents li:nth-child(4) a")
+	b.until(`!document.querySelector('#contents').open && document.querySelector('#lesson').scrollTop > 500`)
+	b.click("#search")
+	b.keys("DeletedFinalStateUnknown tombstone")
+	b.until(`document.querySelectorAll('#found li').length > 0 && document.querySelector('#found').textContent.includes('DeletedFinalStateUnknown')`)
+	b.accessible("the search")
+	b.click("#search")
+	b.keys(kb.Escape)
+	b.until(`document.querySelector('#found').hidden`)
+	b.click("#search")
+	b.keys("blockOwnerDeletion")
+	b.until(`document.querySelectorAll('#found li').length > 0`)
+	step := eval[string](b, `document.querySelector('#found a').dataset.step`)
+	b.keys(kb.Enter, kb.Enter)
+	b.until(fmt.Sprintf(`document.querySelector('#found').hidden && document.querySelector('#steps [aria-current]').dataset.step === %q`, step))
+	b.click(`#steps [data-step="3"]`)
+	b.until(`document.querySelector('#lesson .run')?.dataset.step === '3' && document.querySelector('#lesson .term')`)
+	b.run(`document.querySelector('#lesson .term').click()`)
+	b.until(`document.querySelector('.explained')?.textContent.length > 20 && document.querySelector('.explained a')`)
+	b.accessible("a term that is explained")
+	// The X-ray opens where the lesson is.
+	b.run(`[...document.querySelectorAll('.look')].find((button) => button.title.endsWith(' first-loop')).click()`)
+	b.until(`document.querySelector('#xray').checkVisibility() && document.querySelector('#status').textContent.includes('first-loop')`)
+}
+
+// The page says how the cluster is, and which faults can still strike, also after a reload.
+func TestBrowserKnow(t *testing.T) {
+	ws := clone(t, "$ true")
+	e, c := begin(t, "", &ws)
+	look := Cluster{Name: "kwok"}
+	tell := func() {
+		look.Faults = nil
+		for _, fault := range e.Proxy.Active() {
+			look.Faults = append(look.Faults, string(fault))
+		}
+		if err := c.s.state.tell("cluster", look); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell()
+	b := open(t, c, "/")
+	b.ready(1)
+	b.until(`document.querySelector('#cluster').textContent === 'kwok: ready' && document.querySelector('#faults').hidden`)
+	if _, err := e.Proxy.Inject(faultproxy.Rule{Fault: faultproxy.Stall, Times: -1}); err != nil {
+		t.Fatal(err)
+	}
+	tell()
+	b.do("reloading", chromedp.Reload())
+	b.until(`!document.querySelector('#faults').hidden && document.querySelector('#faults').textContent.includes('stall')`)
+	b.click("#faults button")
+	waitFor(t, func() bool { return len(e.Proxy.Active()) == 0 })
+	tell()
+	b.until(`document.querySelector('#faults').hidden`)
+	look.Error = "connection refused"
+	tell()
+	b.until(`document.querySelector('#cluster').textContent === 'kwok: does not answer'`)
+}
+
+// At 200 % zoom and on a small window one pane can have the whole page.
+func TestBrowserZoom(t *testing.T) {
+	ws := clone(t, "$ true")
+	_, c := begin(t, "", &ws)
+	b := open(t, c, "/")
+	b.ready(1)
+	for _, size := range [][2]int64{{640, 360}, {768, 1024}} { // 1280x720 at 200 %, and a tablet
+		b.size(size[0], size[1])
+		height := func(selector string) int {
+			t.Helper()
+			return eval[int](b, fmt.Sprintf(`document.querySelector(%q).checkVisibility() ? Math.round(document.querySelector(%[1]q).getBoundingClientRect().height) : 0`, selector))
+		}
+		for _, pane := range []string{"#lesson", "#screens"} {
+			b.click("#panes")
+			if got, want := height(pane), int(size[1])*40/100; got < want {
+				b.screenshot(fmt.Sprintf("%s-%d", t.Name(), size[0]))
+				t.Errorf("at %dx%d %s alone has %d pixels, want %d", size[0], size[1], pane, got, want)
+			}
+		}
+		b.accessible(fmt.Sprintf("the tools alone at %d", size[0]))
+		b.click("#panes") // both again
+		if height("#lesson") == 0 || height("#screens") == 0 {
+			t.Error("a pane does not come back")
+		}
+	}
+}
