@@ -31,6 +31,7 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"a look at the room":      {testenv.Replace("controller.go", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif err != nil && !gone(err) {", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif gone(err) && without(\"a look at the room\") {\n\t\t\t\troom, err = &listed, nil\n\t\t\t}\n\t\t\tif err != nil && !gone(err) {")},
 	"rollback":                {testenv.Replace("controller.go", "case room.State == client.Closed: // it was", `case room.State == client.Closed && !(without("rollback") && resize != nil): // it was`)},
 	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n\t\trequest.Refused", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n\t\trequest.Refused")},
+	"record of a refusal":     {testenv.Replace("controller.go", "if cr.Status.Cooling != nil {", `if cr.Status.Cooling != nil && !without("record of a refusal") {`)},
 	"patience":                {testenv.Replace("store.go", "if wait > 0 {", `if wait > 0 && !without("patience") {`)},
 	"waiting for the end":     {testenv.Replace("controller.go", "\t\tcase again == 0:\n", "\t\tcase again == 0 && !without(\"waiting for the end\"):\n")},
 	"its own tag":             {testenv.Replace("controller.go", "return room.Tags != nil &&", "return without(\"its own tag\") || room.Tags != nil &&")},
@@ -54,6 +55,7 @@ func TestGuards(t *testing.T) {
 		"open again":         {[]string{"-quota", "10"}, rollsBack, map[string]string{"rollback": "stays closed"}},
 		"one change":         {[]string{"-quota", "10"}, changesOnce, map[string]string{"catching up": "was closed"}},
 		"few calls":          {[]string{"-quota", "10"}, asksRarely, map[string]string{"end of a refusal": "calls for what was refused"}},
+		"too warm":           {nil, coolsRarely, map[string]string{"record of a refusal": "calls for what was refused"}},
 		"another store":      {nil, leavesOthersAlone, map[string]string{"its own tag": "somebody else's"}},
 		"patience":           {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
 		"the end of the end": {[]string{"-empty", "2s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
@@ -245,6 +247,36 @@ func asksRarely(f *tenant) error {
 	time.Sleep(3 * time.Second)
 	if n := len(f.company.calls()); n > 2 {
 		return fmt.Errorf("%d calls for what was refused", n)
+	}
+	return nil
+}
+
+// coolsRarely: it goes on looking at the room, and does not ask again for what was refused.
+func coolsRarely(f *tenant) error {
+	f.Start()
+	f.create("fish", 1)
+	f.ready("fish")
+	f.company.owner("POST", "/faults", fault{Method: "PATCH", Times: -1, Do: "answer", Code: http.StatusUnprocessableEntity})
+	f.patch("fish", `{"spec": {"celsius": -20}}`)
+	calls := 0
+	f.Eventually(time.Minute, func(context.Context) error {
+		calls = 0
+		looks := 0
+		for _, e := range f.company.ledger() {
+			switch {
+			case e.By == "tenant" && e.Method == http.MethodPatch:
+				calls++
+			case calls > 0 && e.By == "tenant" && e.Method == http.MethodGet:
+				looks++
+			}
+		}
+		if looks < 5 {
+			return fmt.Errorf("%d looks after the refusal", looks)
+		}
+		return nil
+	})
+	if calls > 1 {
+		return fmt.Errorf("%d calls for what was refused", calls)
 	}
 	return nil
 }

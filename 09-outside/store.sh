@@ -7,7 +7,7 @@
 #   owner METHOD PATH [BODY]     a call as its owner, which prints nothing
 #   rooms                        the rooms that are rented
 #   calls                        what tenants have done so far to change something, a line each
-#   controller PROGRAM [ARG...]  start naive or coldroom, which has to look every second
+#   controller PROGRAM [ARG...]  start naive or coldroom
 #   crash, end                   end it with a SIGKILL, or well
 #   struck                       wait until the first fault has struck
 

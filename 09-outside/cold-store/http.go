@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -74,7 +75,13 @@ func (s *Server) Handler() http.Handler {
 	}
 	owner("GET /owner/settings", func(*call) (any, *effect, *Refusal) { return s.settings, nil, nil })
 	owner("PATCH /owner/settings", s.set)
-	owner("GET /owner/faults", func(*call) (any, *effect, *Refusal) { return s.faults, nil, nil })
+	owner("GET /owner/faults", func(*call) (any, *effect, *Refusal) {
+		all := []Fault{} // copies, because the next call counts on
+		for _, f := range s.faults {
+			all = append(all, *f)
+		}
+		return all, nil, nil
+	})
 	owner("POST /owner/faults", func(c *call) (any, *effect, *Refusal) {
 		var f Fault
 		if refusal := c.decode(&f); refusal != nil {
@@ -93,6 +100,7 @@ func (s *Server) Handler() http.Handler {
 	owner("PATCH /owner/rooms/{id}", func(c *call) (any, *effect, *Refusal) {
 		return answer(s.alter(c.PathValue("id"), "changed", func(r *Room) *Refusal {
 			id := r.ID
+			r.Tags = maps.Clone(r.Tags) // or the past would change, too
 			refusal := c.decode(r)
 			r.ID = id
 			return refusal

@@ -255,14 +255,23 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		return soon, true, nil
 	case room.Celsius != int(*cr.Spec.Celsius):
+		if cr.Status.Cooling != nil {
+			if wait := c.holds(cr, *cr.Status.Cooling); wait > 0 {
+				return min(wait, c.poll), true, nil
+			}
+		}
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
 		if message := forGood(err); message != "" {
+			refused := attempt(cr)
+			refused.Refused = message
+			cr.Status.Cooling = &refused
 			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
-			return c.retry, true, nil
+			return min(c.retry, c.poll), true, nil
 		}
 		return 0, err != nil, err
 	}
+	cr.Status.Cooling = nil
 	resize := cr.Status.Resize
 	if resize == nil || resize.Refused != "" {
 		wait := time.Duration(0)
@@ -396,7 +405,7 @@ func ours(cr *v1alpha1.ColdRoom, room *client.Room) bool {
 
 // forget is for a room that is gone.
 func forget(cr *v1alpha1.ColdRoom) {
-	cr.Status.RoomID, cr.Status.Request, cr.Status.Resize, cr.Status.Pallets, cr.Status.Celsius = "", nil, nil, nil, nil
+	cr.Status.RoomID, cr.Status.Request, cr.Status.Resize, cr.Status.Cooling, cr.Status.Pallets, cr.Status.Celsius = "", nil, nil, nil, nil, nil
 	ready(cr, metav1.ConditionFalse, v1alpha1.ReasonNotRented)
 	synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 }

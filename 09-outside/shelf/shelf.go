@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -118,8 +119,11 @@ func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap, pallets int) (
 	case room.Pallets == pallets || cm.Annotations[wanted] == cm.Data["pallets"]:
 		if room.State == client.Closed {
 			opened, err := s.store.OpenRoomWithResponse(ctx, id)
-			if err != nil || opened.JSON200 == nil {
-				return 0, fmt.Errorf("opening %s: %v", id, err)
+			if err == nil && opened.JSON200 == nil {
+				err = errors.New(opened.Status())
+			}
+			if err != nil {
+				return 0, fmt.Errorf("opening %s: %w", id, err)
 			}
 		}
 		if room.Pallets == pallets && cm.Annotations[refused] != "" {
@@ -128,8 +132,11 @@ func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap, pallets int) (
 		return 0, nil
 	case room.State == client.Ready:
 		closed, err := s.store.CloseRoomWithResponse(ctx, id)
-		if err != nil || closed.JSON200 == nil {
-			return 0, fmt.Errorf("closing %s: %v", id, err)
+		if err == nil && closed.JSON200 == nil {
+			err = errors.New(closed.Status())
+		}
+		if err != nil {
+			return 0, fmt.Errorf("closing %s: %w", id, err)
 		}
 	}
 	resized, err := s.store.ResizeRoomWithResponse(ctx, id, client.ResizeRoomJSONRequestBody{Pallets: pallets})

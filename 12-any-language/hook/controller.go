@@ -128,11 +128,8 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	if err != nil {
 		return 0, err
 	}
-	failed := c.bring(ctx, parent, q.Children, a.Children)
-	switch q.Refused = loop.Refused(failed); {
-	case errors.Is(failed, errForeign):
-		q.Taken, failed = failed.Error(), nil // the event of its end brings the key back
-	case q.Refused == "" && failed != nil:
+	taken, failed := c.bring(ctx, parent, q.Children, a.Children)
+	if q.Taken, q.Refused = taken, loop.Refused(failed); q.Refused == "" && failed != nil {
 		return 0, failed // this will pass
 	}
 	if q.Taken+q.Refused != "" { // the status has to say so
@@ -166,14 +163,17 @@ func (c *controller) ask(ctx context.Context, q question) (a answer, err error) 
 }
 
 // bring makes a parent's children what they should be.
-func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructured, have []*unstructured.Unstructured, want []map[string]any) error {
-	var errs []error
-	wanted := map[string]bool{}
+func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructured, have []*unstructured.Unstructured, want []map[string]any) (taken string, err error) {
+	errs, wanted := []error{}, map[string]bool{}
 	for _, w := range want {
 		child := &unstructured.Unstructured{Object: w}
 		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(parent, parent.GroupVersionKind())})
 		wanted[child.GetName()] = true
-		errs = append(errs, c.one(ctx, parent, child))
+		err := c.one(ctx, parent, child)
+		if errors.Is(err, errForeign) { // the event of its end brings the key back
+			taken, err = err.Error(), nil
+		}
+		errs = append(errs, err)
 	}
 	for _, child := range have {
 		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
@@ -184,7 +184,7 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return taken, errors.Join(errs...)
 }
 
 // one creates a child, or changes what differs in the one that is there.

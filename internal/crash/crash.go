@@ -25,7 +25,35 @@ type Faults struct {
 	Chance     *rand.Rand              // decides what they do; for one goroutine
 	Injections []*faultproxy.Injection // whose strikes count
 	Strikes    atomic.Int64            // beyond those of the injections
+	Window     Window                  // of the chances to strike, those that are taken
+
+	chances atomic.Int64
 }
+
+// A Window leaves out all faults of a case but some in a row: those from number From on, before To. A To of
+// 0 is no end.
+type Window struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+}
+
+// Strike reports whether a fault strikes where it can, and counts that.
+func (f *Faults) Strike() bool {
+	if !f.chosen() {
+		return false
+	}
+	f.Strikes.Add(1)
+	return true
+}
+
+// chosen reports whether the next chance to strike is in the window.
+func (f *Faults) chosen() bool {
+	n := int(f.chances.Add(1)) - 1
+	return n >= f.Window.From && (f.Window.To == 0 || n < f.Window.To)
+}
+
+// Chances returns how often a fault could have struck until now.
+func (f *Faults) Chances() int { return int(f.chances.Load()) }
 
 // A During is what goes on while people are busy.
 type During = func(ctx context.Context) error
@@ -33,6 +61,9 @@ type During = func(ctx context.Context) error
 // Inject puts rules to work whose strikes count.
 func (f *Faults) Inject(rules ...faultproxy.Rule) error {
 	for _, rule := range rules {
+		if len(rules) > 1 && !f.chosen() { // of one alone, its strikes are all that there is to leave out
+			continue
+		}
 		i, err := f.Proxy.Inject(rule)
 		if err != nil {
 			return err
@@ -58,7 +89,9 @@ func (f *Faults) CutWatches() (During, error) {
 	return func(ctx context.Context) error {
 		for _, wait := range waits {
 			Sleep(ctx, wait)
-			f.Strikes.Add(int64(f.Proxy.Cut(faultproxy.Watches)))
+			if f.chosen() {
+				f.Strikes.Add(int64(f.Proxy.Cut(faultproxy.Watches)))
+			}
 		}
 		return nil
 	}, err

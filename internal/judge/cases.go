@@ -67,10 +67,9 @@ func workCases(c *Contract) []*Case {
 // endMidway ends the controller before one step that people take, and starts it again. No
 // write begins in between.
 func endMidway(ctx context.Context, s *scene, step Step, play func() error) error {
-	if !step.changes() || s.Strikes.Load() > 0 || s.Chance.IntN(4) > 0 && step.Verb != remove {
+	if !step.changes() || s.Strikes.Load() > 0 || s.Chance.IntN(4) > 0 && step.Verb != remove || !s.Strike() {
 		return play()
 	}
-	s.Strikes.Add(1)
 	if err := s.end(0); err != nil {
 		return err
 	}
@@ -87,6 +86,7 @@ func endMidway(ctx context.Context, s *scene, step Step, play func() error) erro
 // restartAtRest ends the controller and starts it again, which nobody must notice.
 func restartAtRest(ctx context.Context, s *scene) error {
 	before := len(s.requests(writes))
+	s.Strikes.Add(1)
 	if err := s.end(0); err != nil {
 		return err
 	}
@@ -141,10 +141,9 @@ func kill(f faultproxy.Fault, i, n int) injection {
 				return errors.New("its sender was killed already")
 			}
 			count++
-			if (count-1)%max(n, 2) != i || s.ctx.Err() != nil {
+			if (count-1)%max(n, 2) != i || s.ctx.Err() != nil || !s.Strike() {
 				return nil
 			}
-			s.Strikes.Add(1)
 			s.kill(0)
 			return errors.Join(errors.New("its sender was killed"), s.launch(0))
 		}})
@@ -153,10 +152,9 @@ func kill(f faultproxy.Fault, i, n int) injection {
 
 // awayAtDeletes has the controller miss every deletion.
 func awayAtDeletes(_ context.Context, s *scene, step Step, play func() error) error {
-	if step.Verb != remove {
+	if step.Verb != remove || !s.Strike() {
 		return play()
 	}
-	s.Strikes.Add(1)
 	s.kill(0)
 	return errors.Join(play(), s.launch(0))
 }

@@ -190,6 +190,7 @@ func Load(dir string) (*Contract, error) {
 			}, "bounds")
 		},
 	}, "a contract", "scenario", "end")
+	r.byHands(c)
 	return c, errors.Join(r.errs...)
 }
 

@@ -49,6 +49,7 @@ const (
 
 	twice   // an object has two things outside
 	left    // an object is gone, and its thing outside is not
+	hangs   // it waits for an answer without end
 	hasty   // it repeats what the outside has refused
 	halfway // it leaves a thing outside as no one wants it, because a part of a change was refused
 )
@@ -95,24 +96,53 @@ const (
 
 func (f *failure) Error() string { return fmt.Sprintf("failure %d: %s", f.kind, f.detail) }
 
-// diagnosis says in one sentence what a failure comes down to.
-func (c *Case) diagnosis(f *failure) string {
+// A cure is the section of a lesson that explains how to do it right.
+type cure struct{ lesson, heading string }
+
+// cures are named by what they are about.
+var cures = map[string]cure{
+	"versions":  {"01-curl", "7. Two writers"},
+	"status":    {"01-curl", "8. Spec and status"},
+	"history":   {"03-informer", "2. Lose the history"},
+	"cache":     {"03-informer", "4. Read the cache"},
+	"events":    {"03-informer", "5. From an event to a key"},
+	"level":     {"06-controller", "1. Let a write fail, and restart"},
+	"wiring":    {"06-controller", "2. Wire it"},
+	"create":    {"06-controller", "3. Create what is missing"},
+	"repair":    {"06-controller", "4. Repair what has changed"},
+	"foreign":   {"06-controller", "5. Leave what is foreign"},
+	"report":    {"06-controller", "6. Report how it is"},
+	"worker":    {"06-controller", "8. Ours, whole"},
+	"delete":    {"06-controller", "9. Delete what was yours"},
+	"finalizer": {"06-controller", "10. Mark what others own, and take the marks back"},
+	"queue":     {"06-controller", "12. Read the loop"},
+	"copies":    {"07-in-cluster", "8. Two replicas, one leader"},
+	"once":      {"09-outside", "3. Write it down before you do it"},
+	"again":     {"09-outside", "4. Ask again"},
+	"refused":   {"09-outside", "5. When the outside says no"},
+	"end":       {"09-outside", "6. Give it back, or let it be"},
+}
+
+func (c cure) String() string { return fmt.Sprintf("%s/README.md, %q", c.lesson, c.heading) }
+
+// diagnosis says in one sentence what a failure comes down to, and names its cure.
+func (c *Case) diagnosis(f *failure) (says, cure string) {
 	when := ""
 	if c.When != "" {
 		when = " " + c.When
 	}
-	if says, _ := c.diagnosisOutside(f, when); says != "" {
-		return says
+	if says, cure = c.diagnosisOutside(f, when); says != "" {
+		return says, cure
 	}
 	switch f.kind {
 	case waited, differs, restless:
 		// Whatever has come of it, this is why.
 		if f.hint == nothing && refused(f.requests) {
-			return fmt.Sprintf("It goes on creating %s that exist already%s (409 AlreadyExists): it trusts its own memory, and does not ask the API server.", f.requests[0].Resource, when)
+			return fmt.Sprintf("It goes on creating %s that exist already%s (409 AlreadyExists): it trusts its own memory, and does not ask the API server.", f.requests[0].Resource, when), "create"
 		}
 	}
 	if f.hint == dead {
-		return fmt.Sprintf("It has stopped working%s: not even a new object is looked at. An error or a panic must not end a worker.", when)
+		return fmt.Sprintf("It has stopped working%s: not even a new object is looked at. An error or a panic must not end a worker.", when), "worker"
 	}
 	switch f.kind {
 	case waited:
@@ -122,25 +152,25 @@ func (c *Case) diagnosis(f *failure) string {
 	case restless:
 		return f.wrote(when, c.Copies > 1)
 	case unfinished:
-		return fmt.Sprintf("It was still at work after %s%s, although it writes nothing twice: it is too slow for so much.", f.detail, when)
+		return fmt.Sprintf("It was still at work after %s%s, although it writes nothing twice: it is too slow for so much.", f.detail, when), "worker"
 	case trespassed:
-		return fmt.Sprintf("It touched somebody else's %s%s: before it writes or deletes, it has to look at the owner reference.", f.detail, when)
+		return fmt.Sprintf("It touched somebody else's %s%s: before it writes or deletes, it has to look at the owner reference.", f.detail, when), "foreign"
 	case died:
 		if strings.Contains(f.detail, "panic: ") {
-			return fmt.Sprintf("It panicked%s: one object or answer that it does not expect must not end the process.", when)
+			return fmt.Sprintf("It panicked%s: one object or answer that it does not expect must not end the process.", when), "history"
 		}
 		if c.Level < 3 {
-			return fmt.Sprintf("It ended by itself with exit code %d%s: a controller runs until it is asked to end.", f.code, when)
+			return fmt.Sprintf("It ended by itself with exit code %d%s: a controller runs until it is asked to end.", f.code, when), "wiring"
 		}
-		return fmt.Sprintf("It ended by itself with exit code %d%s: that is a reason to try again or to list anew, and none to end.", f.code, when)
+		return fmt.Sprintf("It ended by itself with exit code %d%s: that is a reason to try again or to list anew, and none to end.", f.code, when), "history"
 	case endless:
-		return fmt.Sprintf("It did not end within %s of a SIGTERM%s: its workers do not stop, so a node would kill it.", endWithin, when)
+		return fmt.Sprintf("It did not end within %s of a SIGTERM%s: its workers do not stop, so a node would kill it.", endWithin, when), "wiring"
 	case badEnd:
-		return fmt.Sprintf("It ended with exit code %d after a SIGTERM%s, and not with 0: that is how a pod is asked to go, and no error.", f.code, when)
+		return fmt.Sprintf("It ended with exit code %d after a SIGTERM%s, and not with 0: that is how a pod is asked to go, and no error.", f.code, when), "wiring"
 	case undead:
-		return "Something of it still wrote after it had ended: a child process, or a request that nobody waited for."
+		return "Something of it still wrote after it had ended: a child process, or a request that nobody waited for.", "wiring"
 	case unwatched:
-		return fmt.Sprintf("It did not open all its watches within %s%s.", startWithin, when)
+		return fmt.Sprintf("It did not open all its watches within %s%s.", startWithin, when), "wiring"
 	}
 	what := ""
 	if f.step != nil {
@@ -148,97 +178,97 @@ func (c *Case) diagnosis(f *failure) string {
 	}
 	switch f.kind {
 	case overwrote:
-		return fmt.Sprintf("It overwrote what somebody else had just written to %s: an update has to carry the resourceVersion that it was computed from, and nothing but its own fields may change.", f.detail)
+		return fmt.Sprintf("It overwrote what somebody else had just written to %s: an update has to carry the resourceVersion that it was computed from, and nothing but its own fields may change.", f.detail), "repair"
 	case zombie:
-		return fmt.Sprintf("It made something for %s%s: it ignores the deletionTimestamp.", what, when)
+		return fmt.Sprintf("It made something for %s%s: it ignores the deletionTimestamp.", what, when), "create"
 	case holdsUp:
-		return fmt.Sprintf("It held up the deletion of its namespace%s: it has put a finalizer there, and does not remove it when nothing can be created any more.", when)
+		return fmt.Sprintf("It held up the deletion of its namespace%s: it has put a finalizer there, and does not remove it when nothing can be created any more.", when), "finalizer"
 	case hot:
-		return fmt.Sprintf("It repeats at once what fails%s: each failure of an object has to wait longer than the one before (AddRateLimited).", when)
+		return fmt.Sprintf("It repeats at once what fails%s: each failure of an object has to wait longer than the one before (AddRateLimited).", when), "queue"
 	case forgetful:
-		return fmt.Sprintf("It waits longer and longer%s, although it succeeded in between: the queue has to Forget a key that went well.", when)
+		return fmt.Sprintf("It waits longer and longer%s, although it succeeded in between: the queue has to Forget a key that went well.", when), "queue"
 	case impatient:
-		return fmt.Sprintf("It came again too early%s: Retry-After asked for %s.", when, crash.RetryAfter)
+		return fmt.Sprintf("It came again too early%s: Retry-After asked for %s.", when, crash.RetryAfter), "queue"
 	case blind:
-		return "It updates without a resourceVersion: what others have written meanwhile is lost, and nobody gets a conflict."
+		return "It updates without a resourceVersion: what others have written meanwhile is lost, and nobody gets a conflict.", "versions"
 	case anonymous:
-		return "It deletes by the name alone: an object that was made again under that name would go, too. The UID is a precondition of a delete."
+		return "It deletes by the name alone: an object that was made again under that name would go, too. The UID is a precondition of a delete.", "delete"
 	case silent:
-		return fmt.Sprintf("It says nothing in the status of %s%s: an error that stays has to be where people look.", what, when)
+		return fmt.Sprintf("It says nothing in the status of %s%s: an error that stays has to be where people look.", what, when), "report"
 	case talkative:
-		return "It writes more often than the contract allows: it has to compare before it writes, and to write once."
+		return "It writes more often than the contract allows: it has to compare before it writes, and to write once.", "report"
 	case busyAtRest:
-		return "It goes on asking the API server although nothing happens: caches are there to be read."
+		return "It goes on asking the API server although nothing happens: caches are there to be read.", "cache"
 	case growing:
-		return fmt.Sprintf("The more objects there are, the more it needs for each%s.", when)
+		return fmt.Sprintf("The more objects there are, the more it needs for each%s.", when), "cache"
 	}
-	return f.detail
+	return f.detail, ""
 }
 
 // waitedFor is about a step that was waited for in vain, and what people did before it.
-func waitedFor(f *failure, when string) string {
+func waitedFor(f *failure, when string) (says, cure string) {
 	what := f.step.String()
 	switch f.hint {
 	case mainPoint:
-		return fmt.Sprintf("It writes the status of %s to the main endpoint%s, which ignores it: a status subresource has an endpoint of its own (UpdateStatus).", what, when)
+		return fmt.Sprintf("It writes the status of %s to the main endpoint%s, which ignores it: a status subresource has an endpoint of its own (UpdateStatus).", what, when), "status"
 	case gaveUp:
 		return gaveUpStatus(what, when)
 	case letGo:
-		return fmt.Sprintf("It let %s go before it had undone its work at %s%s: the finalizer has to be the last thing that it removes.", f.cause, what, when)
+		return fmt.Sprintf("It let %s go before it had undone its work at %s%s: the finalizer has to be the last thing that it removes.", f.cause, what, when), "finalizer"
 	}
 	if f.hint == deaf && f.theirs {
-		return fmt.Sprintf("It did not report on %s until something else woke it%s: it does not watch what it owns, or missed the event.", what, when)
+		return fmt.Sprintf("It did not report on %s until something else woke it%s: it does not watch what it owns, or missed the event.", what, when), "repair"
 	}
 	if len(f.others) > 0 && !slices.ContainsFunc(append(f.others, f), func(o *failure) bool { return o.cause == nil || o.cause.Verb != patch }) {
-		return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", f.cause, when)
+		return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", f.cause, when), "events"
 	}
 	if f.cause == nil {
-		return fmt.Sprintf("%s never came%s.", what, when)
+		return fmt.Sprintf("%s never came%s.", what, when), "create"
 	}
 	// What people have done something to, and wait for, is either their own object or one that the controller made.
 	same := f.cause.Object.GetKind() == f.step.Object.GetKind() && f.cause.Object.GetName() == f.step.Object.GetName()
 	made := same && !f.theirs
 	switch {
 	case f.cause.Verb == remove && f.step.Verb == gone && same:
-		return fmt.Sprintf("It does not let %s go, which was deleted%s: it has put a finalizer there, and does not remove it.", what, when)
+		return fmt.Sprintf("It does not let %s go, which was deleted%s: it has put a finalizer there, and does not remove it.", what, when), "finalizer"
 	case f.cause.Verb == remove && f.step.Verb == gone:
-		return fmt.Sprintf("It left %s behind when %s was deleted%s: it ignores deletions, and no owner reference has the garbage collector delete it.", what, f.cause, when)
+		return fmt.Sprintf("It left %s behind when %s was deleted%s: it ignores deletions, and no owner reference has the garbage collector delete it.", what, f.cause, when), "create"
 	case f.cause.Verb == remove && f.hint == stubborn:
-		return fmt.Sprintf("It did not make %s again after somebody had deleted it%s, and not even a change of its owner made it look: it takes its memory, or its own status, for the truth.", what, when)
+		return fmt.Sprintf("It did not make %s again after somebody had deleted it%s, and not even a change of its owner made it look: it takes its memory, or its own status, for the truth.", what, when), "level"
 	case f.cause.Verb == remove && (made || f.hint == deaf):
-		return fmt.Sprintf("It did not make %s again after somebody had deleted it%s: it does not watch what it owns, or missed the event.", what, when)
+		return fmt.Sprintf("It did not make %s again after somebody had deleted it%s: it does not watch what it owns, or missed the event.", what, when), "repair"
 	case f.cause.Verb == remove:
-		return fmt.Sprintf("It did not act on the deletion of %s%s.", f.cause, when)
+		return fmt.Sprintf("It did not act on the deletion of %s%s.", f.cause, when), "level"
 	case f.cause.Verb == patch && made && f.step.Verb == wait:
-		return fmt.Sprintf("It did not put right what somebody had changed in %s%s: it does not compare what is with what should be.", what, when)
+		return fmt.Sprintf("It did not put right what somebody had changed in %s%s: it does not compare what is with what should be.", what, when), "repair"
 	case f.cause.Verb == patch && f.step.Verb == gone:
-		return fmt.Sprintf("It kept %s, which is no longer wanted since %s was changed%s: it makes things, and does not take them away.", what, f.cause, when)
+		return fmt.Sprintf("It kept %s, which is no longer wanted since %s was changed%s: it makes things, and does not take them away.", what, f.cause, when), "delete"
 	case f.cause.Verb == patch:
-		return fmt.Sprintf("It did not act when %s was changed%s: it missed the change, or compares too little.", f.cause, when)
+		return fmt.Sprintf("It did not act when %s was changed%s: it missed the change, or compares too little.", f.cause, when), "level"
 	case f.step.Verb == gone:
-		return fmt.Sprintf("It kept %s%s.", what, when)
+		return fmt.Sprintf("It kept %s%s.", what, when), "delete"
 	}
-	return fmt.Sprintf("It did not do what %s asks for%s: %s is not as it should be.", f.cause, when, what)
+	return fmt.Sprintf("It did not do what %s asks for%s: %s is not as it should be.", f.cause, when, what), "create"
 }
 
-func gaveUpStatus(what, when string) string {
-	return fmt.Sprintf("It gave up a status of %s that the API server did not take%s: it took for written what was not, because it had changed the object of the cache, or dropped the error.", what, when)
+func gaveUpStatus(what, when string) (says, cure string) {
+	return fmt.Sprintf("It gave up a status of %s that the API server did not take%s: it took for written what was not, because it had changed the object of the cache, or dropped the error.", what, when), "cache"
 }
 
-func differed(f *failure, when string) string {
+func differed(f *failure, when string) (says, cure string) {
 	d := f.diff
 	switch {
 	case f.hint == gaveUp:
 		return gaveUpStatus(d.changed[0].String(), when)
 	case len(d.extra) > 0 && strings.HasSuffix(d.extra[0].Name, "*"):
-		return fmt.Sprintf("It made a second %s (%s)%s: it did not find out that the first one exists, because its cache or its memory was older than its own write.", d.extra[0].Kind, d.extra[0].Name, when)
+		return fmt.Sprintf("It made a second %s (%s)%s: it did not find out that the first one exists, because its cache or its memory was older than its own write.", d.extra[0].Kind, d.extra[0].Name, when), "create"
 	case len(d.extra) > 0:
-		return fmt.Sprintf("It left %s behind%s, which the undisturbed run does not have: it missed that this is no longer wanted.", d.extra[0], when)
+		return fmt.Sprintf("It left %s behind%s, which the undisturbed run does not have: it missed that this is no longer wanted.", d.extra[0], when), "level"
 	case len(d.missing) > 0:
-		return fmt.Sprintf("%s is missing at the end%s: the work was given up, or taken for done.", d.missing[0], when)
+		return fmt.Sprintf("%s is missing at the end%s: the work was given up, or taken for done.", d.missing[0], when), "level"
 	}
 	first := d.changed[0]
-	return fmt.Sprintf("%s is wrong at the end%s: %s.", first.entry, when, first.fields[0])
+	return fmt.Sprintf("%s is wrong at the end%s: %s.", first.entry, when, first.fields[0]), "level"
 }
 
 // refused says whether several requests are creates of what exists.
@@ -246,14 +276,14 @@ func refused(requests []faultproxy.Request) bool {
 	return len(requests) > 1 && !slices.ContainsFunc(requests, func(r faultproxy.Request) bool { return r.Verb != "create" || r.Code != http.StatusConflict })
 }
 
-func (f *failure) wrote(when string, copies bool) string {
+func (f *failure) wrote(when string, copies bool) (says, cure string) {
 	switch {
 	case copies:
-		return "Two copies go on undoing each other's writes: each has to compare before it writes, and both have to want the same."
+		return "Two copies go on undoing each other's writes: each has to compare before it writes, and both have to want the same.", "copies"
 	case f.restarted:
-		return "It writes after a restart although nothing has changed: it has to compare what is with what should be before it writes."
+		return "It writes after a restart although nothing has changed: it has to compare what is with what should be before it writes.", "report"
 	}
-	return fmt.Sprintf("It goes on writing although nothing changes%s: its own write wakes it, or it writes without comparing.", when)
+	return fmt.Sprintf("It goes on writing although nothing changes%s: its own write wakes it, or it writes without comparing.", when), "report"
 }
 
 // details are the lines below the sentence.

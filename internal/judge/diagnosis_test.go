@@ -1,12 +1,15 @@
 package judge
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 func step(verb, kind, name string) *Step {
@@ -70,8 +73,29 @@ func TestDiagnosis(t *testing.T) {
 		"gives up a status":      {&Case{}, failure{kind: waited, hint: gaveUp, theirs: true, step: step(wait, "Icecream", "x")}, "It gave up a status of Icecream x"},
 		"writes after its end":   {&Case{}, failure{kind: undead}, "still wrote after it had ended"},
 	} {
-		if got := test.c.diagnosis(&test.f); !strings.Contains(got, test.want) {
+		got, cure := test.c.diagnosis(&test.f)
+		if !strings.Contains(got, test.want) {
 			t.Errorf("%s: %s\nwant %s", name, got, test.want)
+		}
+		if cures[cure].heading == "" {
+			t.Errorf("%s has no cure", name)
+		}
+	}
+}
+
+// The lessons have the headings that the judge names.
+func TestCures(t *testing.T) {
+	ws, err := workspace.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range cures {
+		lesson, err := os.ReadFile(filepath.Join(ws.Root, c.lesson, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(lesson), "\n### "+c.heading+"\n") {
+			t.Errorf("%s: there is no %s", name, c)
 		}
 	}
 }

@@ -52,6 +52,7 @@ type Options struct {
 	contract *Contract
 	only     *regexp.Regexp
 	tracks   map[string]int // of a recording
+	window   crash.Window   // of a recording
 }
 
 // A Result is what has become of a case.
@@ -179,16 +180,16 @@ func Judge(ctx context.Context, o Options, out io.Writer) (v *Verdict, err error
 	return v, nil
 }
 
-func (v *Verdict) failed() (n int) {
+func (v *Verdict) count(verdict string) (n int) {
 	for _, r := range v.Cases {
-		if r.Verdict == failed {
+		if r.Verdict == verdict {
 			n++
 		}
 	}
 	return n
 }
 
-// through says whether all cases of a level have passed, of which there has to be one.
+// through says whether all cases of a level have passed that were played, and what they are compared with.
 func (v *Verdict) through(level int) bool {
 	for _, r := range v.Cases {
 		if r.Level == level && r.Verdict != passed || r.Case == undisturbed && r.Verdict != passed {
@@ -292,6 +293,8 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	// In the order of the levels, whichever has ended first.
+	slices.SortFunc(results[1:], func(a, b Result) int { return slices.Index(names, a.Case) - slices.Index(names, b.Case) })
 	return results, nil
 }
 
@@ -327,7 +330,7 @@ func (l *lab) play(ctx context.Context, c *Case, seed uint64, undisturbed *Resul
 	}
 	h := fnv.New64()
 	fmt.Fprint(h, c.Name)
-	s := &scene{lab: l, Case: c, seed: seed, script: rand.New(rand.NewPCG(seed, 1)), Faults: &crash.Faults{Chance: rand.New(rand.NewPCG(seed, h.Sum64()))},
+	s := &scene{lab: l, Case: c, seed: seed, script: rand.New(rand.NewPCG(seed, 1)), Faults: &crash.Faults{Chance: rand.New(rand.NewPCG(seed, h.Sum64())), Window: l.window},
 		bystanders: map[string]*unstructured.Unstructured{}, rivals: map[types.UID]rivalry{}, next: make([]int, len(l.contract.Scenario)), peopleDone: make(chan struct{}), patience: l.contract.Settle + c.more, programs: make([]*program, max(1, c.Copies))}
 	if undisturbed != nil {
 		s.want, s.watches, s.undisturbed = undisturbed.state, undisturbed.scene.watches, undisturbed.scene
@@ -366,9 +369,10 @@ func (l *lab) play(ctx context.Context, c *Case, seed uint64, undisturbed *Resul
 // failed puts down what a controller has done wrong in a scene.
 func (r *Result) failed(c *Case, f *failure, s *scene) {
 	f.requests = s.evidence(f)
-	r.failure, r.Verdict, r.Diagnosis, r.Details = f, failed, c.diagnosis(f), f.details()
-	if _, cure := c.diagnosisOutside(f, ""); cure != "" {
-		r.Details = append(r.Details, fmt.Sprintf("  the cure: %s, %q", outsideLesson, cures[cure]))
+	says, cure := c.diagnosis(f)
+	r.failure, r.Verdict, r.Diagnosis, r.Details = f, failed, says, f.details()
+	if cure != "" {
+		r.Details = append(r.Details, fmt.Sprintf("  the cure: %s", cures[cure]))
 	}
 	for _, request := range f.requests {
 		r.Requests = append(r.Requests, line(request, s.begun))
@@ -437,7 +441,10 @@ func (v *Verdict) Print(out io.Writer) error {
 		said = fmt.Sprintf("level %d (%s) was reached", v.Reached, Levels[v.Reached])
 	}
 	if v.Only != "" {
-		said = fmt.Sprintf("of the cases that match %s, %d failed", v.Only, v.failed())
+		said = fmt.Sprintf("of the cases that match %s, %d failed", v.Only, v.count(failed))
+		if n := v.count(unjudged); n > 0 {
+			said += fmt.Sprintf(", and %d could not be judged", n)
+		}
 	}
 	_, err := fmt.Fprintf(out, "\nVerdict after %.0fs: %s\n", v.Seconds, said)
 	return err

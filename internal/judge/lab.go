@@ -61,7 +61,8 @@ type lab struct {
 	crds       []string // made here
 	dir        string   // for what the cases need
 	lock       *flock.Flock
-	record     bool // for the X-ray
+	record     bool         // for the X-ray
+	window     crash.Window // the faults of a case that strike
 }
 
 const label = "workshop.k8s-go.dev/judge"
@@ -71,7 +72,7 @@ func (l *lab) run() string { return filepath.Base(l.dir) }
 
 // openLab makes everything ready. close has to follow, also after an error.
 func openLab(ctx context.Context, o Options, out io.Writer) (l *lab, err error) {
-	l = &lab{ws: o.Workspace, asked: o, contract: o.contract}
+	l = &lab{ws: o.Workspace, asked: o, contract: o.contract, window: o.window}
 	if err := os.MkdirAll(l.ws.Path("judge"), 0o755); err != nil {
 		return l, err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -172,10 +173,13 @@ type rivalry struct {
 
 // rivalsKept fails if the controller has overwritten what a rival wrote.
 func rivalsKept(ctx context.Context, s *scene) error {
-	for uid, r := range s.rivals {
+	s.mu.Lock() // the controller may still write
+	rivals := slices.SortedFunc(maps.Values(s.rivals), func(a, b rivalry) int { return strings.Compare(a.request.Path, b.request.Path) })
+	s.mu.Unlock()
+	for _, r := range rivals {
 		now, err := s.of(r.request).Get(ctx, r.object.GetName(), metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err) || err == nil && now.GetUID() != uid:
+		case apierrors.IsNotFound(err) || err == nil && now.GetUID() != r.object.GetUID():
 		case err != nil:
 			return err
 		case now.GetAnnotations()[rival] != r.value:
@@ -294,6 +298,7 @@ func remake(s *scene) (crash.During, error) {
 			return nil
 		}
 		times--
+		s.removedNow(old.GetName())
 		next := again(old)
 		// Whatever becomes of the request: people's object must not be missing.
 		err = poll.Until(context.WithoutCancel(ctx), 20*time.Millisecond, 10*time.Second, func(ctx context.Context) error {

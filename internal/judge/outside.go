@@ -66,7 +66,34 @@ func (r *reader) outside(n *yaml.Node, path string) *Outside {
 		}
 	}
 	r.fields(n, path, known, "the outside", "start", "ledger", "kind", "thing", "id", "name", "gone", "create")
+	if (o.Full == "") != (o.Free == "") {
+		r.fail(n, path, "full and free belong together: what is used up has to be given back")
+	}
 	return o
+}
+
+// byHands complains about what nobody can do outside.
+func (r *reader) byHands(c *Contract) {
+	fail := func(s Step, format string, args ...any) {
+		r.errs = append(r.errs, fmt.Errorf("%s: "+format, append([]any{s.where}, args...)...))
+	}
+	steps := slices.Clone(c.Hundred)
+	for _, t := range c.Scenario {
+		steps = append(steps, t.Steps...)
+	}
+	for _, s := range slices.Concat(c.Bystanders, steps) {
+		if s.Object.GetAPIVersion() == outsideVersion && !c.Outside.is(outsideVersion, s.Object.GetKind()) {
+			fail(s, "the contract has no outside with a %s", s.Object.GetKind())
+		}
+	}
+	for _, s := range steps {
+		switch outside := c.Outside.is(s.Object.GetAPIVersion(), s.Object.GetKind()); {
+		case outside && s.Verb == apply:
+			fail(s, "only the controller makes a %s: people can patch and delete one", c.Outside.Kind)
+		case outside && s.Verb == patch && c.Outside.Patch == "", outside && s.Verb == remove && c.Outside.Delete == "":
+			fail(s, "for that, outside needs the field %s", s.Verb)
+		}
+	}
 }
 
 // is says whether a step or a part of the end state is about the outside.
@@ -347,6 +374,8 @@ func (o *outside) things(ctx context.Context) (all []unstructured.Unstructured, 
 	return all, nil
 }
 
+var errNoThing = errors.New("there is no")
+
 // byHand does what a step says, as somebody who works there.
 func (o *outside) byHand(ctx context.Context, step Step) error {
 	fields := step.Object.DeepCopy().Object
@@ -365,7 +394,7 @@ func (o *outside) byHand(ctx context.Context, step Step) error {
 		}
 		i := slices.IndexFunc(things, func(t unstructured.Unstructured) bool { return t.GetName() == step.Object.GetName() })
 		if i < 0 {
-			return fmt.Errorf("there is no %s", step)
+			return fmt.Errorf("%w %s", errNoThing, step)
 		}
 		id = textAt(things[i].Object, o.ID)
 	}

@@ -46,7 +46,7 @@ func outsideCases(c *Contract, first *outside) []*Case {
 	if c.byHand() {
 		cases = append(cases, &Case{Name: "away while somebody works outside", When: "after it was away while somebody changed something outside", around: awayAtHands})
 	}
-	if c.Outside.Later != "" {
+	if c.Outside.Later != "" && len(first.s.reports()) > 0 {
 		cases = append(cases, &Case{Name: "status lost, a day later", When: "after the status of all objects was lost, and the outside had forgotten all keys", finally: loseStatusLater})
 	}
 	for _, c := range cases {
@@ -112,10 +112,9 @@ func each(most int, which func(*outside, *call) bool, f fault) injection {
 			tries[c.what()]++
 			strikes := tries[c.what()] <= most
 			mu.Unlock()
-			if !strikes {
+			if !strikes || !s.Strike() {
 				return pass()
 			}
-			s.Strikes.Add(1)
 			return f(c, pass)
 		})
 		return nil, nil
@@ -137,10 +136,9 @@ func killAtCall(after bool, i, n int) injection {
 				return nil // its sender was killed already
 			}
 			count++
-			if (count-1)%max(n, 2) != i || s.ctx.Err() != nil {
+			if (count-1)%max(n, 2) != i || s.ctx.Err() != nil || !s.Strike() {
 				return pass()
 			}
-			s.Strikes.Add(1)
 			if after {
 				pass()
 			}
@@ -226,9 +224,14 @@ func restartOutside(s *scene) (crash.During, error) {
 }
 
 // awayAtHands has the controller miss what somebody does outside.
-func awayAtHands(_ context.Context, s *scene, step Step, play func() error) error {
+func awayAtHands(ctx context.Context, s *scene, step Step, play func() error) error {
 	if !step.changes() || !s.contract.Outside.is(step.Object.GetAPIVersion(), step.Object.GetKind()) {
 		return play()
+	}
+	there := Step{Verb: wait, Object: &unstructured.Unstructured{Object: map[string]any{"apiVersion": outsideVersion, "kind": step.Object.GetKind()}}, where: step.where}
+	there.Object.SetName(step.Object.GetName())
+	if err := s.wait(ctx, there, nil); err != nil { // what is not there yet would not come while it is away
+		return err
 	}
 	s.Strikes.Add(1)
 	s.kill(0)
@@ -318,11 +321,15 @@ func (s *scene) tooSoon(k kind, least time.Duration, refused func(*call) bool) e
 	all := s.outside.made()
 	for i := range all {
 		c := next(all, i)
-		// What is measured is a little behind what the controller has waited.
-		if c == nil || !refused(&all[i]) || c.at.Sub(all[i].ended) >= least-50*time.Millisecond {
+		if c == nil || !refused(&all[i]) {
 			continue
 		}
-		return &failure{kind: k, outside: true, calls: []call{all[i], *c}, detail: fmt.Sprintf("  %s later, and not %s", c.at.Sub(all[i].at).Round(time.Millisecond), least)}
+		// What is measured is a little behind what the controller has waited.
+		gap := c.at.Sub(all[i].ended)
+		if gap >= least-50*time.Millisecond {
+			continue
+		}
+		return &failure{kind: k, outside: true, calls: []call{all[i], *c}, detail: fmt.Sprintf("  %s later, and not %s", gap.Round(time.Millisecond), least)}
 	}
 	return nil
 }
@@ -333,7 +340,7 @@ func (s *scene) manyCalls() *failure {
 	if len(all) <= changes*s.contract.Calls || s.free {
 		return nil
 	}
-	return &failure{kind: talkative, outside: true, calls: all[len(all)-3:], detail: fmt.Sprintf("  %d calls for %d changes; the contract's bounds.calls allows %d for each", len(all), changes, s.contract.Calls)}
+	return &failure{kind: talkative, outside: true, calls: all[max(0, len(all)-3):], detail: fmt.Sprintf("  %d calls for %d changes; the contract's bounds.calls allows %d for each", len(all), changes, s.contract.Calls)}
 }
 
 // books fails if the ledger shows what must not be, whatever the end state is like. At the end, nothing
@@ -394,6 +401,11 @@ func (s *scene) seenOutside(ctx context.Context, f *failure) *failure {
 		return seen
 	}
 	ours := f.step != nil && f.cause != nil && s.contract.Outside.is(f.step.Object.GetAPIVersion(), f.step.Object.GetKind()) && f.cause.Object.GetAPIVersion() != outsideVersion
+	for _, c := range s.outside.made() {
+		if open := time.Since(c.at); c.ended.IsZero() && open > s.contract.Settle {
+			return &failure{kind: hangs, outside: true, calls: []call{c}, detail: fmt.Sprintf("  a call that began %s ago", open.Round(time.Second))}
+		}
+	}
 	if f.kind != waited || !ours {
 		return nil
 	}
@@ -543,16 +555,6 @@ func (s *scene) whyLeft(id, name string) hint {
 	return nothing
 }
 
-// cures are the headings in the lesson on the outside, by what is wrong.
-var cures = map[string]string{
-	"once":    "3. Write it down before you do it",
-	"again":   "4. Ask again",
-	"refused": "5. When the outside says no",
-	"end":     "6. Give it back, or let it be",
-}
-
-const outsideLesson = "09-outside/README.md"
-
 // diagnosisOutside says what is wrong with what a controller did outside; nothing if it is none of that.
 func (c *Case) diagnosisOutside(f *failure, when string) (says, cure string) {
 	if !f.outside && f.kind != waited {
@@ -586,6 +588,8 @@ func (c *Case) diagnosisOutside(f *failure, when string) (says, cure string) {
 		return fmt.Sprintf("It left a %s behind%s, although its object %q is gone: %s.", kind, when, name, why), cure
 	case trespassed:
 		return fmt.Sprintf("It touched somebody else's %s%s: a name proves nothing outside, so it has to look for a mark of its own.", f.detail, when), "end"
+	case hangs:
+		return fmt.Sprintf("It still waits for an answer%s: without a deadline, a call that nobody answers keeps its worker for ever.", when), "worker"
 	case hasty:
 		return fmt.Sprintf("It asks again and again for what was refused%s: the answer stays the same until somebody changes something.", when), "refused"
 	case impatient:
@@ -597,7 +601,7 @@ func (c *Case) diagnosisOutside(f *failure, when string) (says, cure string) {
 	case halfway:
 		return fmt.Sprintf("It left %s half-changed%s: the outside refused a part of the change, so what was done before has to be taken back.", f.step, when), "refused"
 	case waited:
-		if f.cause != nil && f.cause.Object.GetAPIVersion() == outsideVersion {
+		if f.hint != dead && f.cause != nil && f.cause.Object.GetAPIVersion() == outsideVersion {
 			return fmt.Sprintf("It did not put right what somebody had done outside to %s%s: nothing tells it of that, so it has to look from time to time.", f.cause, when), "again"
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -516,7 +517,11 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return s.wait(ctx, step, cause)
 	}
 	if s.contract.Outside.is(step.Object.GetAPIVersion(), step.Object.GetKind()) {
-		return poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) error { return s.outside.byHand(ctx, step) })
+		err := poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) error { return s.outside.byHand(ctx, step) })
+		if errors.Is(err, errNoThing) && ctx.Err() == nil {
+			return &failure{kind: waited, step: &step, cause: cause, detail: "  " + err.Error()}
+		}
+		return err
 	}
 	client, err := s.client(step.Object.GetAPIVersion(), step.Object.GetKind())
 	if err != nil {
@@ -542,9 +547,7 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 			if err = client.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
 				err = nil
 			}
-			s.mu.Lock()
-			s.removed = append(s.removed, removal{name, time.Now()})
-			s.mu.Unlock()
+			s.removedNow(name)
 		}
 		missing = apierrors.IsNotFound(err)
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -561,6 +564,13 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  there is no " + step.String()}
 	}
 	return err
+}
+
+// removedNow remembers that somebody has deleted an object.
+func (s *scene) removedNow(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removed = append(s.removed, removal{name, time.Now()})
 }
 
 func (s *scene) apply(ctx context.Context, step Step) (*unstructured.Unstructured, error) {
@@ -637,8 +647,12 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	quietFor := max(s.contract.Calm, 2*time.Second)
 	written, since := -1, time.Now()
 	var different difference
+	var unread error // why nobody knows the state
 	err = poll.Until(ctx, 100*time.Millisecond, s.contract.Settle+s.more+quietFor, func(ctx context.Context) error {
 		now, err := s.state(ctx)
+		if ctx.Err() == nil { // or the deadline has cut it off
+			unread = err
+		}
 		if err != nil {
 			since = time.Now()
 			return err
@@ -666,6 +680,8 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 		return last, nil
 	case ctx.Err() != nil:
 		return last, err
+	case unread != nil:
+		return nil, err
 	}
 	all := s.requests(writes)
 	// Copies that fight never come to a state.
@@ -699,14 +715,18 @@ func newWork(all []faultproxy.Request) bool {
 
 // quiet fails if anything is written within the time that has to be calm.
 func (s *scene) quiet(ctx context.Context, before int) error {
+	since := func() []faultproxy.Request {
+		all := s.requests(writes)
+		return all[min(before, len(all)):] // the proxy forgets old ones
+	}
 	for end := time.Now().Add(s.contract.Calm); time.Now().Before(end) && ctx.Err() == nil; {
-		all := s.requests(writes)[before:]
+		all := since()
 		if !slices.ContainsFunc(all, func(r faultproxy.Request) bool { return !refusedCreate(r) }) && repeated(all, 2) == nil {
 			crash.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		crash.Sleep(ctx, time.Second) // for what more there is to see
-		all = s.requests(writes)[before:]
+		all = since()
 		return &failure{kind: restless, restarted: true, requests: all[:min(len(all), 3)], detail: fmt.Sprintf("  %d writes after the restart", len(all))}
 	}
 	return ctx.Err()
@@ -719,7 +739,10 @@ func refusedCreate(r faultproxy.Request) bool {
 
 // untouched fails if the controller has written to a bystander.
 func (s *scene) untouched(ctx context.Context) error {
-	for uid, b := range s.bystanders {
+	named := func(a, b *unstructured.Unstructured) int { // or another one would be named each time
+		return strings.Compare(Step{Object: a}.String(), Step{Object: b}.String())
+	}
+	for _, b := range slices.SortedFunc(maps.Values(s.bystanders), named) {
 		mapping, err := s.mapping(b.GetAPIVersion(), b.GetKind())
 		if err != nil {
 			return err
@@ -733,7 +756,7 @@ func (s *scene) untouched(ctx context.Context) error {
 			return &failure{kind: trespassed, detail: name, requests: touched}
 		}
 		now, err := s.dynamic.Resource(mapping.Resource).Namespace(s.ns).Get(ctx, b.GetName(), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && string(now.GetUID()) != uid {
+		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != b.GetUID() {
 			return &failure{kind: trespassed, detail: name}
 		}
 		if err != nil {

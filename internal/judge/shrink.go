@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/xray"
 )
 
@@ -34,6 +36,7 @@ type Replay struct {
 	Seed       uint64         `json:"seed"`
 	Case       string         `json:"case"`
 	Tracks     map[string]int `json:"tracks"` // of the contract, with so many of their steps
+	Faults     crash.Window   `json:"faults"` // of the case, those that strike
 	Diagnosis  string         `json:"diagnosis"`
 }
 
@@ -47,7 +50,7 @@ func (o *Options) replay() error {
 	if err := json.Unmarshal(data, &r); err != nil || r.Judge.Case == "" {
 		return errors.Join(unusable("REPLAY=%s is no recording of the judge: make judge SHRINK=1 writes one", o.Replay), err)
 	}
-	o.Controller, o.Name, o.Level, o.Seed, o.tracks = r.Judge.Controller, r.Judge.Contract, r.Judge.Level, r.Judge.Seed, r.Judge.Tracks
+	o.Controller, o.Name, o.Level, o.Seed, o.tracks, o.window = r.Judge.Controller, r.Judge.Contract, r.Judge.Level, r.Judge.Seed, r.Judge.Tracks, r.Judge.Faults
 	o.Only = "^" + regexp.QuoteMeta(r.Judge.Case) + "$"
 	o.Contract, err = FindContract(o.Workspace, o.Name)
 	if err != nil {
@@ -75,53 +78,67 @@ func sum(tracks map[string]int) (n int) {
 	return n
 }
 
-// shrink leaves out of a failing case's scenario what is not needed for it to fail in the same
-// way, and records what is left. It returns the file.
+// shrink leaves out of a failing case's scenario, and of its faults, what is not needed for it to
+// fail in the same way, and records what is left. It returns the file.
 func (l *lab) shrink(ctx context.Context, r Result, out io.Writer) (file string, err error) {
 	began := time.Now()
 	whole := map[string]int{}
 	for _, t := range l.contract.Scenario {
 		whole[t.Name] = len(t.Steps)
 	}
-	smallest, best := maps.Clone(whole), r
+	smallest, best, faults := maps.Clone(whole), r, crash.Window{}
 	fmt.Fprintf(out, "Making the case smaller: %s\n", r.Case)
-	try := func(tracks map[string]int, record bool) bool {
+	try := func(tracks map[string]int, window crash.Window, record bool) bool {
 		if ctx.Err() != nil || !record && time.Since(began) > shrinkWithin {
 			return false
 		}
-		again, ok := l.once(ctx, r, tracks, record)
+		again, ok := l.once(ctx, r, tracks, window, record)
 		if ok && !record {
-			fmt.Fprintf(out, "  %d of %d steps: it still fails\n", sum(tracks), sum(whole))
+			fmt.Fprintf(out, "  %d of %d steps%s: it still fails\n", sum(tracks), sum(whole), ofFaults(window))
 		}
-		if ok {
-			smallest, best = tracks, again
+		if ok || record {
+			smallest, best, faults = tracks, again, window
 		}
 		return ok
 	}
+	steps := func(tracks map[string]int) bool { return try(tracks, faults, false) }
 	if r.failure != nil && r.scene.Case.Name == r.Case {
 		// Most often one track is enough: the one of the object that it is about.
 		for _, t := range l.contract.Scenario {
-			if t.about(r.failure) && try(map[string]int{t.Name: whole[t.Name]}, false) {
+			if t.about(r.failure) && steps(map[string]int{t.Name: whole[t.Name]}) {
 				break
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(smallest)) {
 			if fewer := maps.Clone(smallest); len(fewer) > 1 {
 				delete(fewer, name)
-				try(fewer, false)
+				steps(fewer)
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(smallest)) {
 			for smallest[name] > 1 {
 				fewer := maps.Clone(smallest)
 				fewer[name]--
-				if !try(fewer, false) {
+				if !steps(fewer) {
 					break
 				}
 			}
 		}
+		// Of the faults, half is left out as long as it goes on failing: rather the earlier ones, so that what
+		// is left strikes as late as possible.
+		if best.scene != nil {
+			for w := (crash.Window{To: best.scene.Chances()}); w.To-w.From > 1; {
+				middle := (w.From + w.To) / 2
+				later, earlier := crash.Window{From: middle, To: w.To}, crash.Window{From: w.From, To: middle}
+				if w = later; !try(smallest, later, false) {
+					if w = earlier; !try(smallest, earlier, false) {
+						break
+					}
+				}
+			}
+		}
 	}
-	if !try(smallest, true) {
+	if !try(smallest, faults, true) {
 		fmt.Fprintln(out, "  it did not fail again: what is recorded is the last run all the same")
 	}
 	if ctx.Err() != nil {
@@ -131,7 +148,7 @@ func (l *lab) shrink(ctx context.Context, r Result, out io.Writer) (file string,
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	recording := Recording{Judge: Replay{Controller: l.asked.Controller, Contract: l.asked.Name, Level: max(1, r.Level), Seed: r.Seed, Case: r.Case, Tracks: smallest, Diagnosis: best.Diagnosis}}
+	recording := Recording{Judge: Replay{Controller: l.asked.Controller, Contract: l.asked.Name, Level: max(1, r.Level), Seed: r.Seed, Case: r.Case, Tracks: smallest, Faults: faults, Diagnosis: cmp.Or(best.Diagnosis, r.Diagnosis)}}
 	recording.Version, recording.Items = 1, []xray.Item{}
 	if best.scene != nil && best.scene.hub != nil {
 		recording.Recording = best.scene.hub.Recording()
@@ -149,8 +166,19 @@ func (l *lab) shrink(ctx context.Context, r Result, out io.Writer) (file string,
 			file = short
 		}
 	}
-	fmt.Fprintf(out, "  recorded in %s, with %d of %d steps: open it in the X-ray of make web, or play it again: make judge REPLAY='%s'\n", file, sum(smallest), sum(whole), file)
+	fmt.Fprintf(out, "  recorded in %s, with %d of %d steps%s: open it in the X-ray of make web, or play it again: make judge REPLAY='%s'\n", file, sum(smallest), sum(whole), ofFaults(faults), file)
 	return file, nil
+}
+
+// ofFaults names the faults in a window that leaves some out.
+func ofFaults(w crash.Window) string {
+	switch {
+	case w.To == 0:
+		return ""
+	case w.To-w.From == 1:
+		return fmt.Sprintf(", fault %d alone", w.To)
+	}
+	return fmt.Sprintf(", faults %d to %d alone", w.From+1, w.To)
 }
 
 // about says whether a track is about the object that a failure is about.
@@ -164,10 +192,10 @@ func (t Track) about(f *failure) bool {
 	})
 }
 
-// once plays a case again with only some tracks, and says whether it fails in the same way.
-func (l *lab) once(ctx context.Context, r Result, tracks map[string]int, record bool) (Result, bool) {
+// once plays a case again with only some tracks and faults, and says whether it fails in the same way.
+func (l *lab) once(ctx context.Context, r Result, tracks map[string]int, window crash.Window, record bool) (Result, bool) {
 	small := *l
-	small.contract, small.record = l.contract.reduced(tracks), record
+	small.contract, small.record, small.window = l.contract.reduced(tracks), record, window
 	same := func(again Result) bool {
 		return again.Verdict == failed && again.failure != nil && r.failure != nil && again.failure.kind == r.failure.kind
 	}

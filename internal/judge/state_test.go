@@ -77,6 +77,9 @@ func TestCompare(t *testing.T) {
 	if len(d.changed) != 1 || cmp.Diff([]string{"spec.size is 2 instead of 1"}, d.changed[0].fields) != "" {
 		t.Errorf("another number: %+v", d)
 	}
+	if d = compare(want, read(t, "11111111-1111", owner, strings.Replace(one("a", "1"), "spec: {", "spec: {nothing: null, ", 1))); !d.empty() {
+		t.Errorf("null: %+v", d)
+	}
 	if d = compare(want, read(t, "11111111-1111", owner)); len(d.missing) != 1 {
 		t.Errorf("none: %+v", d)
 	}

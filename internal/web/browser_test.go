@@ -361,6 +361,11 @@ func TestBrowserExercise(t *testing.T) {
 	}
 	press("exercise")
 	b.until(state + ` === 'begun'`)
+	// Edit shows the copy, also when the lesson has the whole page.
+	b.click("#panes")
+	b.until(`!document.querySelector('#tools').checkVisibility()`)
+	press("edit")
+	b.until(`document.querySelector('#editor .cm-content').checkVisibility()`)
 	press("check")
 	b.until(shows(1, task.NotDone()))
 	press("hint")
@@ -574,6 +579,24 @@ func TestBrowserWidth(t *testing.T) {
 			b.click("#tab-" + name)
 			fits(name)
 		}
+		// What opens over the page stays on the screen, and covers nothing that it belongs to.
+		for _, menu := range []string{"#settings", "#contents"} {
+			b.click(menu + " > summary")
+			b.until(fmt.Sprintf(`document.querySelector('%s > :last-child').checkVisibility()`, menu))
+			if !eval[bool](b, fmt.Sprintf(`(({left, right}) => left >= 0 && right <= innerWidth)(document.querySelector('%s > :last-child').getBoundingClientRect())`, menu)) {
+				b.screenshot(fmt.Sprintf("%s-%d", t.Name(), size[0]))
+				t.Errorf("at a width of %d, %s leaves the screen", size[0], menu)
+			}
+			b.click(menu + " > summary")
+		}
+		b.click("#search")
+		b.keys("Kubernetes")
+		b.until(`document.querySelectorAll('#found li').length > 0`)
+		if !eval[bool](b, `document.querySelector('#found').getBoundingClientRect().top >= document.querySelector('#search').getBoundingClientRect().bottom`) {
+			t.Errorf("at a width of %d, what was found covers the field", size[0])
+		}
+		b.keys(kb.Escape)
+		b.until(`document.querySelector('#found').hidden`)
 	}
 }
 

@@ -93,13 +93,6 @@ func saveWork(dir, name string, body io.Reader) (any, error) {
 		return nil, err
 	}
 	defer root.Close()
-	old, err := readText(root, name)
-	if err != nil {
-		return nil, err
-	}
-	if hashText(old) != sent.Hash {
-		return nil, refuse(http.StatusConflict, "%s has changed on the disk since the page has read it, so nothing was saved.", name)
-	}
 	text, answer := []byte(sent.Text), workFile{Path: name}
 	if err := editable(name, text); err != nil {
 		return nil, err
@@ -112,6 +105,13 @@ func saveWork(dir, name string, body io.Reader) (any, error) {
 		if list := (scanner.ErrorList)(nil); errors.As(err, &list) {
 			answer.Line, answer.Problem = list[0].Pos.Line, list[0].Msg
 		}
+	}
+	old, err := readText(root, name)
+	if err != nil {
+		return nil, err
+	}
+	if hashText(old) != sent.Hash {
+		return nil, refuse(http.StatusConflict, "%s has changed on the disk since the page has read it, so nothing was saved.", name)
 	}
 	info, err := root.Stat(name)
 	if err != nil {

@@ -74,6 +74,16 @@ func TestEdit(t *testing.T) {
 		t.Errorf("saving over another's change: %d %s", code, says)
 	}
 	holds("package other\n")
+	// Somebody else has deleted it since, and no save brings it back.
+	if err := os.Remove(disk); err != nil {
+		t.Fatal(err)
+	}
+	if _, code, says := c.edit(name, formatted, hashText([]byte("package other\n"))); code != http.StatusNotFound {
+		t.Errorf("saving what was deleted: %d %s", code, says)
+	}
+	if _, err := os.Stat(disk); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the deleted file is there again (%v)", err)
+	}
 	// A shell script stays as it was typed, and no save has written through the link beside the file.
 	if code, text := c.call("GET", "/api/edit?path=work/01-one/a/run.sh", "", &file); code != http.StatusOK || file.Text != "true\n" {
 		t.Fatalf("reading: %d %s", code, text)

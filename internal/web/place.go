@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,9 @@ const (
 	trainerFollow = "trainer-follow" // and where the trainer is whom this page may follow
 	maxPlace      = 4 << 10
 )
+
+// headingID is how a lesson names a heading: the page puts it into its address, where other words may have a meaning.
+var headingID = regexp.MustCompile(`^[a-z0-9-]*$`)
 
 // teach writes the trainer's place to a file, and reads that of another one, until its caller ends it.
 func (s *Server) teach(ctx context.Context) (end func()) {
@@ -114,7 +118,7 @@ func (s *Server) readPlace() (p place, trouble string) {
 	if err == nil {
 		_, err = s.options.Workspace.Step(strconv.Itoa(p.Step))
 	}
-	if err != nil {
+	if err != nil || !headingID.MatchString(p.ID) {
 		return p, fmt.Sprintf("The file %s does not say where the trainer is.", file)
 	}
 	p.Title = strings.Map(func(r rune) rune {

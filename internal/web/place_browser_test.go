@@ -89,11 +89,11 @@ func TestBrowserEditor(t *testing.T) {
 	b.accessible("the editor with a verdict")
 	b.click(`#editor [data-edit="hint"]`)
 	b.until(shows(1, "Which of the four types"))
-	// Somebody else writes the file: a clean one follows, a changed one asks.
-	if err := os.WriteFile(disk, []byte("# theirs\n"), 0o755); err != nil {
+	// Somebody else writes the file, with other line ends: a clean one follows and is clean, a changed one asks.
+	if err := os.WriteFile(disk, []byte("# theirs\r\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.until(editor + `.textContent.includes('# theirs')`)
+	b.until(editor + `.textContent.includes('# theirs') && document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name))
 	other := open(t, c, "/?step=1") // of the same file, without changes
 	other.until(editor + `?.textContent.includes('# theirs')`)
 	b.run(editor + `.focus()`)
@@ -132,6 +132,7 @@ func TestBrowserEditor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.until(`!` + editor + `.textContent.includes('# both')`)
+	b.ready(1) // the hint may still run
 	b.click(`#editor [data-edit="check"]`)
 	b.until(`document.querySelector('#verdict').textContent === 'patch has passed.'`)
 	b.errors = slices.DeleteFunc(b.errors, func(e string) bool { return strings.Contains(e, "409 (Conflict)") }) // the one that was asked for
@@ -260,6 +261,22 @@ func TestBrowserFind(t *testing.T) {
 	// The X-ray opens where the lesson is.
 	b.run(`[...document.querySelectorAll('.look')].find((button) => button.title.endsWith(' first-loop')).click()`)
 	b.until(`document.querySelector('#xray').checkVisibility() && document.querySelector('#status').textContent.includes('first-loop')`)
+}
+
+// Somebody with a prefix finds what is in the steps that they can do.
+func TestBrowserFindWithAPrefix(t *testing.T) {
+	ws := clone(t, "$ true")
+	testfile.WriteAll(t, ws.Root, map[string]string{
+		"02-two/README.md":  "# Two\n\nThis is easily found.\n",
+		"04-four/README.md": "# Four\n\n<!-- cluster-scoped objects: 04 -->\n\nThis is not found.\n",
+	})
+	_, c := begin(t, "anna-", &ws)
+	b := open(t, c, "/")
+	b.ready(1)
+	b.click("#search")
+	b.keys("this found")
+	b.until(`document.querySelectorAll('#found li').length === 1 && document.querySelector('#found').textContent.includes('easily')`)
+	b.forgive() // the lesson of step 4, which is refused
 }
 
 // The page says how the cluster is, and which faults can still strike, also after a reload.

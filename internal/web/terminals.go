@@ -287,10 +287,7 @@ func (ts *terminals) list() any {
 	defer ts.mu.Unlock()
 	rows := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
-		t := ts.all[id]
-		t.mu.Lock()
 		rows = append(rows, map[string]any{"id": id})
-		t.mu.Unlock()
 	}
 	return rows
 }

@@ -184,7 +184,7 @@ func TestPlace(t *testing.T) {
 	follows("The trainer has not begun")
 	trainer.call("PUT", "/api/state/"+trainerPlace, `{"step": 1, "section": 2, "part": 0, "title": "Count again", "id": "2-count-again"}`, nil)
 	follows(`{"step":1,"title":"Count again","id":"2-count-again"}`)
-	for what, text := range map[string]string{"half a file": `{"step": 1, "ti`, "another step": `{"step": 99}`, "nothing": "", "too much": strings.Repeat(" ", maxPlace) + `{"step": 1}`} {
+	for what, text := range map[string]string{"half a file": `{"step": 1, "ti`, "another step": `{"step": 99}`, "another address": `{"step": 1, "id": "token=x"}`, "nothing": "", "too much": strings.Repeat(" ", maxPlace) + `{"step": 1}`} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

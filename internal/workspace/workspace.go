@@ -210,7 +210,13 @@ func (w Workspace) Step(want string) (Step, error) {
 // before lies beside it, under a name that begins with a dot.
 func WriteWhole(file string, data []byte, mode fs.FileMode) error {
 	next := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
-	if err := os.WriteFile(next, data, mode); err != nil {
+	_ = os.Remove(next) // of a write that was killed; in a folder that others can write to, a link there must not lead elsewhere
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(next, file)

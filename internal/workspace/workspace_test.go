@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,6 +67,30 @@ func TestIDDiffersByPath(t *testing.T) {
 	a, b := Workspace{Root: "/a"}, Workspace{Root: "/b"}
 	if a.ID() == b.ID() {
 		t.Errorf("ID() of two clones: %q and %q", a.ID(), b.ID())
+	}
+}
+
+// A file is replaced whole, and a link that somebody has put in the way leads nowhere.
+func TestWriteWhole(t *testing.T) {
+	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
+	testfile.Write(t, other, "theirs")
+	file := filepath.Join(dir, "place.json")
+	if err := os.Symlink(other, filepath.Join(dir, ".place.json.new")); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two"} {
+		if err := WriteWhole(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(file); err != nil || string(data) != text {
+			t.Errorf("the file holds %q, want %q (%v)", data, text, err)
+		}
+	}
+	if info, err := os.Lstat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file: %v, %v", info.Mode(), err)
+	}
+	if data, err := os.ReadFile(other); err != nil || string(data) != "theirs" {
+		t.Errorf("the other file holds %q (%v)", data, err)
 	}
 }
 

@@ -35,6 +35,15 @@ export function showTab(name) {
   if (!view) state.set('tab', name);
 }
 
+// bringTab shows a tab that a link or a button leads to, also when the lesson has the whole page.
+function bringTab(name) {
+  if ($('#main').dataset.panes === 'lesson') {
+    state.set('panes', 'both');
+    apply();
+  }
+  showTab(name);
+}
+
 function startTabs() {
   for (const name of tabs) $(`#tab-${name}`).addEventListener('click', () => showTab(name));
   $('#tabs').addEventListener('keydown', (event) => {
@@ -127,7 +136,11 @@ function startSettings() {
   for (const name of ['theme', 'size', 'panes', 'fold', 'notify', 'reader']) state.on(name, apply);
   systemDark.addEventListener('change', apply);
   addEventListener('keydown', (event) => {
-    if (event.key === 'Escape') for (const menu of document.querySelectorAll('#settings, #contents')) menu.open = false;
+    if (event.key !== 'Escape') return;
+    for (const menu of document.querySelectorAll('#settings[open], #contents[open]')) {
+      if (menu.contains(document.activeElement)) $('summary', menu).focus(); // what had the focus is not shown any more
+      menu.open = false;
+    }
   });
   apply();
 }
@@ -173,7 +186,7 @@ function startKeys() {
 
 export async function openFile(path, line) {
   if (path.startsWith('work/')) {
-    showTab('file');
+    bringTab('file');
     await openWork(path, line);
     return;
   }
@@ -182,7 +195,7 @@ export async function openFile(path, line) {
   view.innerHTML = file.html;
   hideEditor();
   $('#shown').replaceChildren(h('h2', {}, file.path), h('p', { className: 'hint' }, 'This view is read-only. Your own copies are in the folder work/ of the clone.'), view);
-  showTab('file');
+  bringTab('file');
   const target = line && $(`#L${Number(line)}`, view);
   target?.classList.add('target');
   (target ?? $('#file')).scrollIntoView({ block: 'center' });
@@ -223,7 +236,7 @@ else if (!onlyXray) {
   startTerminalKeys();
   events.addEventListener('file', ({ detail }) => openFile(detail.path, detail.line).catch(tellError));
   startTerminals(showTab, () => tab).catch(tellError);
-  startLessons(showTab).catch(tellError);
+  startLessons(bringTab).catch(tellError);
   if (address.has('file')) openFile(address.get('file'), address.get('line')).catch(tellError);
   else if (state.get('edited') && state.get('tab') === 'file') openWork(state.get('edited')).catch(() => state.set('edited', null)); // it has gone
 }

@@ -84,7 +84,10 @@ const rememberPlace = later(400, () => {
 let index;
 
 async function load() {
-  const lessons = await Promise.all(steps.map(({ step }) => api(`/api/lessons/${step}`)));
+  const lessons = await Promise.all(steps.map(({ step }) => api(`/api/lessons/${step}`).catch((error) => {
+    if (error.code !== 409) throw error;
+    return { step, html: '' }; // somebody with a prefix cannot do it
+  })));
   return lessons.flatMap(({ step, html }) => {
     let id = '';
     let title = '';
@@ -101,7 +104,10 @@ async function search(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   found.hidden = text.length < 2;
   if (found.hidden) return;
-  index ??= load();
+  index ??= load().catch((error) => {
+    index = undefined;
+    throw error;
+  });
   const all = (await index).filter(({ lower }) => words.every((word) => lower.includes(word)));
   if ($('#search').value !== text) return; // more has been typed since
   found.replaceChildren(h('p', { role: 'status' }, all.length ? `${all.length} places${all.length > 40 ? ', of which these are the first 40' : ''}` : 'Nothing found. Each word has to be in the same paragraph.'),

@@ -153,7 +153,8 @@ function replace(text) {
   view.dispatch({ selection: { anchor: Math.min(now.from + column, now.to) }, scrollIntoView: true });
 }
 
-const read = (path) => api(`/api/edit?path=${encodeURIComponent(path)}`);
+// read returns a file with the line ends that the editor has, or one with others would look changed.
+const read = (path) => api(`/api/edit?path=${encodeURIComponent(path)}`).then((disk) => ({ ...disk, text: disk.text.replace(/\r\n?/g, '\n') }));
 
 // save writes a file, one save after the other: the next one begins with the hash that the last one has left.
 function save(path) {
@@ -179,9 +180,9 @@ async function write(file) {
   }
   Object.assign(file, { hash: answer.hash, saved: answer.text, isConflict: false });
   if (path === shown && textOf(file) === text) replace(answer.text); // unless more was typed meanwhile
-  keep(file);
+  if (files.get(path) === file) keep(file); // or it was closed meanwhile
   drawFrame();
-  if (answer.problem) mark([{ line: answer.line, text: `gofmt: ${answer.problem}` }]);
+  if (answer.problem && path === shown) mark([{ line: answer.line, text: `gofmt: ${answer.problem}` }]);
   tell(answer.problem ? `${path} is saved, but it is not Go yet: line ${answer.line}: ${answer.problem}.` : `${path} is saved.`, Boolean(answer.problem));
 }
 

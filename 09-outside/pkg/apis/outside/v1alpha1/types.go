@@ -102,6 +102,10 @@ type ColdRoomStatus struct {
 	// +optional
 	Resize *Resize `json:"resize,omitempty"`
 
+	// The change of temperature that was refused, until one is not.
+	// +optional
+	Cooling *Attempt `json:"cooling,omitempty"`
+
 	// +optional
 	Pallets *int32 `json:"pallets,omitempty"`
 	// +optional

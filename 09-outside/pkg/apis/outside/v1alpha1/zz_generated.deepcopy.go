@@ -124,6 +124,11 @@ func (in *ColdRoomStatus) DeepCopyInto(out *ColdRoomStatus) {
 		*out = new(Resize)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Cooling != nil {
+		in, out := &in.Cooling, &out.Cooling
+		*out = new(Attempt)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Pallets != nil {
 		in, out := &in.Pallets, &out.Pallets
 		*out = new(int32)
