@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # judge-table.sh: judges each controller of 06-controller/contracts/controllers.tsv at all
-# levels with one seed, and writes 06-controller/contracts/VERDICTS.md from what it found.
+# levels, or as far as its row says, with one seed, and writes 06-controller/contracts/VERDICTS.md from what it found.
 #
 #   scripts/judge-table.sh [NAME]     only the controllers whose name matches; prints the rows
 set -euo pipefail
@@ -22,11 +22,11 @@ export PATH=$base/bin:$PATH
   echo "| controller | contract | level reached | cases passed | what was found |"
   echo "|---|---|---|---|---|"
 } >"$base/table"
-while IFS=$'\t' read -r name contract command; do
+while IFS=$'\t' read -r name contract command level; do
   [[ -n $name && $name != '#'* && $name =~ ${1:-.} ]] || continue
   echo "--- $name" >&2
   code=0
-  "$base/judge" -controller "${command//MENDED/$base/mended}" -contract "$contract" -seed "${SEED:-1}" -json >"$base/verdict" || code=$?
+  "$base/judge" -controller "${command//MENDED/$base/mended}" -contract "$contract" -seed "${SEED:-1}" -level "${level:-0}" -json >"$base/verdict" || code=$?
   if [[ $code -gt 1 ]]; then
     echo "error: $name could not be judged" >&2
     exit "$code"
@@ -43,7 +43,7 @@ if [[ $# -gt 0 ]]; then
 fi
 {
   # shellcheck disable=SC2016 # Markdown
-  printf '# Verdicts of the judge\n\nWritten by `make judge-table`: each controller of [controllers.tsv](controllers.tsv) at all its levels, with seed %s and Kubernetes %s.\n' \
+  printf '# Verdicts of the judge\n\nWritten by `make judge-table`: each controller of [controllers.tsv](controllers.tsv) at all its levels, or as far as its row there says, with seed %s and Kubernetes %s.\n' \
     "${SEED:-1}" "$(sed -n 's,^\s*k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' scripts/controlplane/go.mod)"
   printf 'A case that failed is no verdict on a project: it says what would happen there, and each can be played again.\n\n'
   cat "$base/table"

@@ -44,8 +44,9 @@ func (s *scene) state(ctx context.Context) (state, error) {
 }
 
 var (
-	uidPattern  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	timePattern = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
+	uidPattern       = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	namespacePattern = regexp.MustCompile(prefix + `[a-z0-9]+`)
+	timePattern      = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
 )
 
 // fleeting are the fields of metadata that no two runs have in common.
@@ -71,6 +72,9 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 		metadata["name"] = displayName(o)
 		if o.GetDeletionTimestamp() != nil {
 			metadata["deletionTimestamp"] = "<time>"
+		}
+		if o.GetNamespace() != "" { // each case has one of its own, which stands in addresses, for example
+			names[o.GetNamespace()] = "<namespace>"
 		}
 		content, _ = steady(content, o.GetGeneration(), names).(map[string]any)
 		st = append(st, entry{o.GetKind(), displayName(o), content})
@@ -128,8 +132,8 @@ func without(value any, path []string) {
 	}
 }
 
-// steady replaces what differs from run to run: UIDs by names, times, and generations
-// by whether they are the current one.
+// steady replaces what differs from run to run: UIDs and namespaces by names, times, and
+// generations by whether they are the current one.
 func steady(value any, generation int64, names map[string]string) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -148,6 +152,7 @@ func steady(value any, generation int64, names map[string]string) any {
 		if timePattern.MatchString(v) {
 			return "<time>"
 		}
+		v = namespacePattern.ReplaceAllStringFunc(v, func(ns string) string { return cmp.Or(names[ns], ns) })
 		return uidPattern.ReplaceAllStringFunc(v, func(uid string) string { return cmp.Or(names[uid], "<uid of something gone>") })
 	}
 	return value

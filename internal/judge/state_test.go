@@ -35,8 +35,8 @@ status: {observedGeneration: 3, at: "2026-01-01T00:00:00Z", nodes: [a], conditio
 const child = `
 apiVersion: v1
 kind: Child
-metadata: {name: c-RANDOM, generateName: c-, uid: UID-4000-8000-000000000002, ownerReferences: [{kind: Owner, uid: UID-4000-8000-000000000001}]}
-spec: {size: NUMBER, selector: "uid=UID-4000-8000-000000000001", other: 99999999-0000-4000-8000-000000000009}
+metadata: {name: c-RANDOM, generateName: c-, namespace: judge-RANDOM, uid: UID-4000-8000-000000000002, ownerReferences: [{kind: Owner, uid: UID-4000-8000-000000000001}]}
+spec: {size: NUMBER, address: c.judge-RANDOM.svc, selector: "uid=UID-4000-8000-000000000001", other: 99999999-0000-4000-8000-000000000009}
 `
 
 func read(t *testing.T, uid string, texts ...string) state {
@@ -59,7 +59,7 @@ func TestStateLeavesOutWhatIsFleeting(t *testing.T) {
 	if diff := cmp.Diff(want, a.of("Owner o")[0].content); diff != "" {
 		t.Error(diff)
 	}
-	if got := a.of("Child c-*")[0].content["spec"].(map[string]any); got["selector"] != "uid=<uid of Owner o>" || got["other"] != "<uid of something gone>" {
+	if got := a.of("Child c-*")[0].content["spec"].(map[string]any); got["selector"] != "uid=<uid of Owner o>" || got["other"] != "<uid of something gone>" || got["address"] != "c.<namespace>.svc" {
 		t.Errorf("%v", got)
 	}
 }

@@ -591,8 +591,9 @@ func TestBrowserWidth(t *testing.T) {
 		}
 		b.click("#search")
 		b.keys("Kubernetes")
-		b.until(`document.querySelectorAll('#found li').length > 0`)
+		b.until(`document.querySelector('#found').checkVisibility() && document.querySelectorAll('#found li').length > 0`)
 		if !eval[bool](b, `document.querySelector('#found').getBoundingClientRect().top >= document.querySelector('#search').getBoundingClientRect().bottom`) {
+			b.screenshot(fmt.Sprintf("%s-%d", t.Name(), size[0]))
 			t.Errorf("at a width of %d, what was found covers the field", size[0])
 		}
 		b.keys(kb.Escape)
