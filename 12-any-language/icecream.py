@@ -143,7 +143,7 @@ class Controller:
                 failures.pop(name, None)
             except Exception as err:
                 failures[name] = failures.get(name, 0) + 1
-                delay = min(0.005 * 2 ** failures[name], 10)
+                delay = min(0.005 * 2 ** min(failures[name], 11), 10)
                 if isinstance(err, ApiException) and err.headers and "Retry-After" in err.headers:
                     delay = max(delay, float(err.headers["Retry-After"]))
                 logging.warning("%s: trying again in %.1f s: %s", name, delay, err)

@@ -86,7 +86,8 @@ func (g *grower) owns(ice *v1alpha1.Icecream) {
 			return errors.New("there is no such Deployment")
 		}
 		d := all.Items[named]
-		if !metav1.IsControlledBy(&d, ice) {
+		// IsControlledBy compares the UID, and the garbage collector looks for the kind.
+		if owner := metav1.GetControllerOf(&d); !metav1.IsControlledBy(&d, ice) || owner.Kind != v1alpha1.IcecreamKind.Kind || owner.APIVersion != v1alpha1.IcecreamKind.GroupVersion().String() {
 			g.mistake("no reference", expected, "a Deployment with the ownerReferences "+asJSON(d.OwnerReferences))
 		}
 		if *d.Spec.Replicas != *ice.Spec.Replicas {
@@ -224,6 +225,11 @@ func Create(c *check.C) {
 	g.looked()
 	if a, b := g.f.All(early), g.f.All(late); len(a) > 0 && len(b) > 0 && equality.Semantic.DeepEqual(a[0].Spec.Selector, b[0].Spec.Selector) {
 		c.Fail("labels of its own for the pods of each Icecream", "the Deployments of two Icecreams both select "+metav1.FormatLabelSelector(a[0].Spec.Selector))
+	}
+	for _, d := range g.f.All(late) {
+		if pod := d.Spec.Template.Spec; !slices.ContainsFunc(pod.Containers, func(run corev1.Container) bool { return run.Image == "workshop/pause:1" }) {
+			c.Fail("pods that run the image workshop/pause:1", "the containers "+asJSON(pod.Containers))
+		}
 	}
 	if len(g.f.All(leaving)) > 0 {
 		c.Mistake("creates for a leaving one", "no Deployment for an Icecream with a deletionTimestamp", "the Deployment "+g.f.All(leaving)[0].Name)
@@ -542,14 +548,14 @@ func Leave(c *check.C) {
 				return err
 			}
 			if !slices.ContainsFunc(found.Status.Conditions, func(condition metav1.Condition) bool {
-				return condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, deployment)
+				return condition.Type == v1alpha1.ConditionAvailable && condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, deployment)
 			}) {
 				return fmt.Errorf("the conditions of %s are %s", ice, asJSON(found.Status.Conditions))
 			}
 		}
 		return nil
 	}
-	const reports = "a condition with the status False whose message names the Deployment, for the Icecreams wants-cup and second"
+	const reports = "the condition Available with the status False and a message that names the Deployment, for the Icecreams wants-cup and second"
 	if err := g.Within(5*time.Second, says); err != nil {
 		c.Mistake("status silent", reports, err.Error())
 	}
@@ -676,24 +682,27 @@ func Report(c *check.C) {
 		c.Mistake("made up numbers", none, err.Error())
 	}
 	g.f.PatchDeployment("cone", `{"spec":{"minReadySeconds":0}}`)
-	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
-	reports(2)
+	g.f.Patch("vanilla", `{"spec":{"replicas":3}}`)
+	reports(3)
 
-	// The Deployment has all the pods that it can have, and fewer than are wanted.
+	// The Deployment has all the pods that it can have, and fewer than are wanted. Its own
+	// condition Available is True then, because a quarter of four may be missing.
 	quotas := g.f.Client.CoreV1().ResourceQuotas(g.f.Namespace)
 	_, err = quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}}}, metav1.CreateOptions{})
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("3")}}}, metav1.CreateOptions{})
 	c.Must(err)
 	g.Until("a quota that counts", func(ctx context.Context) error {
 		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
-		if err == nil && quota.Status.Used.Pods().Value() != 2 {
+		if err == nil && quota.Status.Used.Pods().Value() != 3 {
 			err = errors.New("it counts " + asJSON(quota.Status.Used))
 		}
 		return err
 	})
-	g.f.Patch("vanilla", `{"spec":{"replicas":3}}`)
-	g.Until("a Deployment that has 2 of 3 pods", func(context.Context) error {
-		if d := g.f.Deployment("cone"); *d.Spec.Replicas != 3 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas != 2 {
+	g.f.Patch("vanilla", `{"spec":{"replicas":4}}`)
+	g.Until("a Deployment that has 3 of 4 pods, which is Available", func(context.Context) error {
+		if d := g.f.Deployment("cone"); *d.Spec.Replicas != 4 || d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas != 3 || !slices.ContainsFunc(d.Status.Conditions, func(condition appsv1.DeploymentCondition) bool {
+			return condition.Type == appsv1.DeploymentAvailable && condition.Status == corev1.ConditionTrue
+		}) {
 			return errors.New("it has the status " + asJSON(d.Status))
 		}
 		return nil
@@ -709,12 +718,12 @@ func Report(c *check.C) {
 		}
 		return nil
 	}); err != nil {
-		c.Mistake("compared with itself", "Available=False while 2 pods of the 3 that the Icecream wants are available", err.Error())
+		c.Mistake("compared with itself", "Available=False while 3 pods of the 4 that the Icecream wants are available", err.Error())
 	}
-	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
-	reports(2)
+	g.f.Patch("vanilla", `{"spec":{"replicas":3}}`)
+	reports(3)
 
-	// Nothing changes that the status speaks of: while the quota is there, the third pod, which is
+	// Nothing changes that the status speaks of: while the quota is there, the fourth pod, which is
 	// not wanted any more, cannot come and go.
 	g.looked()
 	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
@@ -729,7 +738,14 @@ func Report(c *check.C) {
 
 	// There are no numbers of a Deployment that is somebody else's.
 	g.f.Foreign("taken")
-	g.f.Create("without", "taken", 1)
+	g.make("without", "own", 0)
+	g.f.Until("without", func(ice *v1alpha1.Icecream) error {
+		if ice.Status.Replicas == nil || ice.Status.AvailableReplicas == nil {
+			return errors.New("there are no numbers of its own Deployment: the status is " + asJSON(ice.Status))
+		}
+		return nil
+	})
+	g.f.Patch("without", `{"spec":{"deploymentName":"taken"}}`)
 	without := func(ctx context.Context) *v1alpha1.Icecream {
 		found, err := g.f.Icecreams.Get(ctx, "without", metav1.GetOptions{})
 		c.Must(err)
@@ -746,35 +762,43 @@ func Report(c *check.C) {
 		c.Mistake("zero instead of absent", "neither replicas nor availableReplicas in the status of the Icecream without, whose Deployment is somebody else's", "the status "+asJSON(found.Status))
 	}
 
-	refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
-	g.f.Create("refused", "refused", 1)
-	const why = "a condition with the status False and the API server's message, while the API server refuses the Deployment with 403 Forbidden"
-	told := func(ctx context.Context) error {
-		now, err := g.f.Icecreams.Get(ctx, "refused", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, condition := range now.Status.Conditions {
-			if condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, "injected by faultproxy") {
+	// What passes is not reported, and what may stay is. Each has an Icecream of its own, because
+	// the pauses between the tries grow.
+	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity} {
+		refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: code, Times: -1})
+		name := fmt.Sprintf("refused-%d", code)
+		g.f.Create(name, name, 1)
+		answer := fmt.Sprintf("%d %s", code, http.StatusText(code))
+		g.Until("a try to create the Deployment "+name, func(context.Context) error {
+			if refused.Struck() == 0 {
+				return errors.New("none")
+			}
+			return nil
+		})
+		// A change of another Icecream that reaches its status shows that the program has had its time.
+		replicas := int32(1 + i%2)
+		g.f.Patch("vanilla", fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
+		reports(replicas)
+		told := func(ctx context.Context) error {
+			now, err := g.f.Icecreams.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if found := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable); found != nil && found.Status == metav1.ConditionFalse && strings.Contains(found.Message, "injected by faultproxy") {
 				return nil
 			}
+			return errors.New("the conditions are " + asJSON(now.Status.Conditions))
 		}
-		return errors.New("the conditions are " + asJSON(now.Status.Conditions))
-	}
-	g.Until("a try to create the Deployment refused", func(context.Context) error {
-		if refused.Struck() == 0 {
-			return errors.New("none")
+		if code == http.StatusInternalServerError {
+			if told(c.Context()) == nil {
+				g.mistake("passing error reported", "nothing of the API server's message in the status, while it answers "+answer+", which passes", "its message in the condition Available")
+			}
+		} else if err := g.Within(5*time.Second, told); err != nil {
+			c.Mistake("error hidden", "the condition Available with the status False and the API server's message, while it answers "+answer, err.Error())
 		}
-		return nil
-	})
-	// A change of another Icecream that reaches its status shows that the program has had its time.
-	g.f.Patch("vanilla", `{"spec":{"replicas":1}}`)
-	reports(1)
-	if err := g.Within(5*time.Second, told); err != nil {
-		c.Mistake("error hidden", why, err.Error())
+		refused.Remove()
+		g.Until("the Deployment "+name+", when the API server accepts it again", g.replicas(name, 1))
 	}
-	refused.Remove()
-	g.Until("the Deployment refused, when the API server accepts it again", g.replicas("refused", 1))
 }
 
 // errOldGeneration is what a status lacks that is right but for its generation.
