@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestConversionDown(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	ctx := e.Context()
-	ending := testenv.New(t).Namespace
+	ending, empty := testenv.New(t).Namespace, testenv.New(t).Namespace
 	crd := crdtest.Read(t, icecreamCRD)
 	group := e.Namespace + ".k8s-go.openshift.org"
 	crdtest.Rename(crd, group)
@@ -80,6 +81,11 @@ func TestConversionDown(t *testing.T) {
 		}
 		return err
 	})
+
+	namespaces := e.Client.CoreV1().Namespaces()
+	for _, name := range []string{ending, empty} { // which takes time, so they are looked at later
+		must(namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
+	}
 
 	fails := func(what string, err error) {
 		t.Helper()
@@ -135,27 +141,145 @@ func TestConversionDown(t *testing.T) {
 		return nil
 	})
 
-	// A namespace with such an object does not end, and says why; without a converter it does.
-	namespaces := e.Client.CoreV1().Namespaces()
-	must(namespaces.Delete(ctx, ending, metav1.DeleteOptions{}))
-	e.Eventually(time.Minute, func(ctx context.Context) error {
-		namespace, err := namespaces.Get(ctx, ending, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, c := range namespace.Status.Conditions {
-			if c.Type == corev1.NamespaceDeletionContentFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "conversion webhook for") {
-				return nil
+	// No namespace ends, with such an object or without, and says why; without a converter they do. The namespace
+	// controller tries each for long, and ten at a time, so that of another test may come before.
+	for _, name := range []string{ending, empty} {
+		e.Eventually(3*time.Minute, func(ctx context.Context) error {
+			namespace, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
 			}
-		}
-		return fmt.Errorf("its conditions are %v", namespace.Status.Conditions)
-	})
+			for _, c := range namespace.Status.Conditions {
+				if c.Type == corev1.NamespaceDeletionContentFailure && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "conversion webhook for") {
+					return nil
+				}
+			}
+			return fmt.Errorf("the conditions of %s are %v", name, namespace.Status.Conditions)
+		})
+	}
 	none()
-	e.Eventually(3*time.Minute, func(ctx context.Context) error {
-		if _, err := namespaces.Get(ctx, ending, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the namespace is still there (%v)", err)
+	for _, name := range []string{ending, empty} {
+		e.Eventually(3*time.Minute, func(ctx context.Context) error {
+			if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("the namespace %s is still there (%v)", name, err)
+			}
+			return nil
+		})
+	}
+	works("get what is stored in v1alpha1, in v1, with strategy None", get("old", "v1"))
+}
+
+// TestManagedFieldsOfVersions is what the lesson says of field managers: each entry has the version in which it was
+// written, and a version that the definition no longer has stops every apply until some other write has dropped all
+// entries (https://github.com/kubernetes/kubernetes/issues/111937).
+func TestManagedFieldsOfVersions(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	ctx := e.Context()
+	crd := crdtest.Read(t, icecreamCRD)
+	group := e.Namespace + ".k8s-go.openshift.org"
+	crdtest.Rename(crd, group)
+	v1 := *crd.Spec.Versions[0].DeepCopy()
+	v1.Name, v1.Storage = "v1", false
+	crd.Spec.Versions = append(crd.Spec.Versions, v1)
+	crdtest.Install(t, e, crd)
+	client := func(version string) dynamic.ResourceInterface {
+		return e.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: "icecreams"}).Namespace(e.Namespace)
+	}
+	apply := func(name, version, manager, spec string) error {
+		_, err := client(version).Patch(ctx, name, types.ApplyPatchType, fmt.Appendf(nil, `{"apiVersion": "%s/%s", "kind": "Icecream", "metadata": {"name": "%s"}, "spec": %s}`, group, version, name, spec), metav1.PatchOptions{FieldManager: manager})
+		return err
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// entries are the managers with the versions of their entries, in order.
+	entries := func(name string) string {
+		t.Helper()
+		o, err := client("v1").Get(ctx, name, metav1.GetOptions{})
+		must(err)
+		var all []string
+		for _, f := range o.GetManagedFields() {
+			all = append(all, f.Manager+" "+strings.TrimPrefix(f.APIVersion, group+"/"))
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	want := func(name, text string) {
+		t.Helper()
+		if got := entries(name); got != text {
+			t.Errorf("managedFields of %s: %s, want %s", name, got, text)
+		}
+	}
+	must(apply("vanilla", "v1alpha1", "first", `{"deploymentName": "vanilla", "replicas": 3}`))
+	want("vanilla", "first v1alpha1")
+	// A conflict is one, whichever version somebody writes in.
+	if err := apply("vanilla", "v1", "second", `{"replicas": 2}`); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `conflict with "first": .spec.replicas`) {
+		t.Errorf("applying somebody else's field in the other version: %v, want 409 with first and its field", err)
+	}
+	must(apply("vanilla", "v1", "second", `{"deploymentName": "vanilla"}`))
+	want("vanilla", "first v1alpha1, second v1")
+
+	// Whoever applies takes its entry along to the version of the last time.
+	must(apply("lemon", "v1alpha1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
+	must(apply("lemon", "v1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
+	want("lemon", "first v1")
+
+	// v1 is stored, v1alpha1 is served no more, and then it is gone.
+	definitions := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
+	change := func(f func(crd *apiextensionsv1.CustomResourceDefinition)) {
+		t.Helper()
+		now, err := definitions.Get(ctx, crd.Name, metav1.GetOptions{})
+		must(err)
+		f(now)
+		_, err = definitions.Update(ctx, now, metav1.UpdateOptions{})
+		must(err)
+	}
+	label := func(name, value string) {
+		t.Helper()
+		_, err := client("v1").Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"labels": {"n": "%s"}}}`, value), metav1.PatchOptions{FieldManager: "third"})
+		must(err)
+	}
+	change(func(now *apiextensionsv1.CustomResourceDefinition) {
+		now.Spec.Versions[0].Storage, now.Spec.Versions[0].Served, now.Spec.Versions[1].Storage = false, false, true
+	})
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if _, err := client("v1alpha1").Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("v1alpha1 is still served: %v", err)
 		}
 		return nil
 	})
-	works("get what is stored in v1alpha1, in v1, with strategy None", get("old", "v1"))
+	// Each write stores v1; but an API server serves by a new definition a moment before it stores by it, and nothing
+	// says when that moment is over. What it stores in v1alpha1 now could never be read again.
+	for _, value := range []string{"1", "2"} {
+		label("vanilla", value)
+		label("lemon", value)
+		time.Sleep(3 * time.Second)
+	}
+	want("vanilla", "first v1alpha1, second v1, third v1") // it need not be served
+	_, err := definitions.Patch(ctx, crd.Name, types.MergePatchType, []byte(`{"status": {"storedVersions": ["v1"]}}`), metav1.PatchOptions{}, "status")
+	must(err)
+	change(func(now *apiextensionsv1.CustomResourceDefinition) { now.Spec.Versions = now.Spec.Versions[1:] })
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if err := apply("vanilla", "v1", "second", `{"deploymentName": "vanilla"}`); err == nil || !strings.Contains(err.Error(), "invalid group/version: "+group+"/v1alpha1") {
+			return fmt.Errorf("applying: %v, want the error of a version that is gone", err)
+		}
+		return nil
+	})
+	label("vanilla", "3")
+	want("vanilla", "") // nobody owns anything any more
+	must(apply("vanilla", "v1", "first", `{"deploymentName": "vanilla"}`))
+	want("vanilla", "before-first-apply v1, first v1")
+	must(apply("lemon", "v1", "first", `{"deploymentName": "lemon"}`))
+	// What first has left out goes, and the default comes, only where it is known to have been first's.
+	for name, replicas := range map[string]int64{"vanilla": 3, "lemon": 1} {
+		o, err := client("v1").Get(ctx, name, metav1.GetOptions{})
+		must(err)
+		if got, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); got != replicas {
+			t.Errorf("the spec of %s is %v, want %d replicas", name, o.Object["spec"], replicas)
+		}
+	}
 }

@@ -67,7 +67,9 @@ type scene struct {
 
 	people   sync.Mutex // for what people do to an object, one after the other
 	mu       sync.Mutex
-	programs []*program // the running ones, one for each copy
+	programs []*program    // the running ones, one for each copy
+	launches int           // how often one was started
+	startup  time.Duration // what the first ones needed to open their watches
 	rivals   map[types.UID]rivalry
 	hub      *xray.Hub // what is recorded
 	outside  *outside  // nil if the contract has none
@@ -299,6 +301,7 @@ func (s *scene) launch(copy int) error {
 	now := &program{Process: p, started: time.Now()}
 	s.mu.Lock()
 	s.programs[copy] = now
+	s.launches++
 	s.mu.Unlock()
 	go func() {
 		<-p.Done()
@@ -311,7 +314,7 @@ func (s *scene) launch(copy int) error {
 			if err := s.launch(copy); err != nil {
 				s.stop(err)
 			}
-		case !s.opened.Load():
+		case !s.opened.Load() && s.undisturbed == nil:
 			s.stop(unusable("the command ended with exit code %d before it had opened a watch:\n%s", p.ExitCode(), now.log()))
 		default:
 			s.stop(&failure{kind: died, code: p.ExitCode(), detail: now.log()})
@@ -345,7 +348,8 @@ func (s *scene) program(copy int) *program {
 // working waits until the controller has its watches open: as many as in the undisturbed
 // run, which for its part waits until no further one comes.
 func (s *scene) working(ctx context.Context) error {
-	open, since := 0, time.Now()
+	began := time.Now()
+	open, since := 0, began
 	err := poll.Until(ctx, 50*time.Millisecond, startWithin, func(context.Context) error {
 		if n := s.Proxy.Open(faultproxy.Watches); n != open {
 			open, since = n, time.Now()
@@ -361,9 +365,12 @@ func (s *scene) working(ctx context.Context) error {
 	switch all := s.requests(faultproxy.Match{}); {
 	case len(watched) > 0 && !here:
 		return unusable("the command watches the namespace %s, and not that of its case: pass {{.Namespace}} to it in CONTROLLER", watched[0].Namespace)
-	case err == nil || ctx.Err() != nil:
+	case err == nil:
+		s.startup = time.Since(began)
+		return nil
+	case ctx.Err() != nil:
 		return err
-	case open > 0:
+	case open > 0 || s.undisturbed != nil:
 		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches", open, s.watches)}
 	case len(all) == 0:
 		return unusable("within %s the command has sent no request to the server that KUBECONFIG names: let it read that variable, or pass {{.Kubeconfig}} to it", startWithin)
@@ -408,6 +415,30 @@ func (s *scene) end(copy int) error {
 		return &failure{kind: badEnd, code: code, detail: p.log()}
 	}
 	return nil
+}
+
+// patiently polls until the end of a patience, and for as much longer as the programs that were
+// started meanwhile need for that: an interpreter may take seconds, in which nothing is late.
+func (s *scene) patiently(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
+	var startup time.Duration
+	if s.undisturbed != nil {
+		startup = s.undisturbed.startup
+	}
+	for before := s.started(); ; {
+		err := poll.Until(ctx, 100*time.Millisecond, patience, f)
+		now := s.started()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || now == before || startup == 0 {
+			return err
+		}
+		patience, before = time.Duration(now-before)*startup, now
+	}
+}
+
+// started is how often a program was started so far.
+func (s *scene) started() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.launches
 }
 
 // hundred plays the contract's steps for a hundred objects.
@@ -517,7 +548,7 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return s.wait(ctx, step, cause)
 	}
 	if s.contract.Outside.is(step.Object.GetAPIVersion(), step.Object.GetKind()) {
-		err := poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) error { return s.outside.byHand(ctx, step) })
+		err := s.patiently(ctx, s.patience, func(ctx context.Context) error { return s.outside.byHand(ctx, step) })
 		if errors.Is(err, errNoThing) && ctx.Err() == nil {
 			return &failure{kind: waited, step: &step, cause: cause, detail: "  " + err.Error()}
 		}
@@ -529,7 +560,7 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 	}
 	name := step.Object.GetName()
 	missing := false
-	err = poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
+	err = s.patiently(ctx, s.patience, func(ctx context.Context) (err error) {
 		s.people.Lock()
 		defer s.people.Unlock()
 		switch step.Verb {
@@ -608,7 +639,7 @@ func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface,
 func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 	wanted := step.Object.Object
 	var last error
-	err := poll.Until(ctx, 100*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
+	err := s.patiently(ctx, s.patience, func(ctx context.Context) (err error) {
 		defer func() {
 			if ctx.Err() == nil {
 				last = err
@@ -648,7 +679,7 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	written, since := -1, time.Now()
 	var different difference
 	var unread error // why nobody knows the state
-	err = poll.Until(ctx, 100*time.Millisecond, s.contract.Settle+s.more+quietFor, func(ctx context.Context) error {
+	err = s.patiently(ctx, s.contract.Settle+s.more+quietFor, func(ctx context.Context) error {
 		now, err := s.state(ctx)
 		if ctx.Err() == nil { // or the deadline has cut it off
 			unread = err

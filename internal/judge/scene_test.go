@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -17,19 +18,24 @@ func TestCommandEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		command string
 		opened  bool
+		later   bool // it has worked undisturbed
 		want    string
 		failed  bool
 	}{
-		"before it works": {`sh -c 'echo no flag -x >&2; exit 2'`, false, "the command ended with exit code 2 before it had opened a watch:\n  no flag -x", false},
-		"is not there":    {"/no/such/program", false, "exit code 127 before it had opened a watch", false},
-		"port in use":     {`sh -c 'echo listen: address already in use; echo bind: address already in use >&2; exit 1'`, true, "let it take any free one", false},
-		"while it works":  {`sh -c 'exit 3'`, true, "failure 4", true},
+		"before it works": {`sh -c 'echo no flag -x >&2; exit 2'`, false, false, "the command ended with exit code 2 before it had opened a watch:\n  no flag -x", false},
+		"is not there":    {"/no/such/program", false, false, "exit code 127 before it had opened a watch", false},
+		"port in use":     {`sh -c 'echo listen: address already in use; echo bind: address already in use >&2; exit 1'`, true, false, "let it take any free one", false},
+		"while it works":  {`sh -c 'exit 3'`, true, false, "failure 4", true},
+		"after a restart": {`sh -c 'exit 3'`, false, true, "failure 4", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancelCause(t.Context())
 			defer stop(nil)
 			s := &scene{Faults: &crash.Faults{}, lab: &lab{ws: workspace.Workspace{Root: t.TempDir()}, controller: test.command}, ctx: ctx, stop: stop, programs: make([]*program, 1)}
 			s.opened.Store(test.opened)
+			if test.later {
+				s.undisturbed = &scene{}
+			}
 			if err := s.launch(0); err != nil {
 				t.Fatal(err)
 			}
@@ -39,6 +45,26 @@ func TestCommandEnds(t *testing.T) {
 				t.Errorf("%v, want %s", err, test.want)
 			}
 		})
+	}
+}
+
+// What a program needs to start is no lateness of what people wait for.
+func TestPatience(t *testing.T) {
+	for _, restarts := range []int{0, 2} {
+		s := &scene{undisturbed: &scene{startup: time.Hour}}
+		calls := 0
+		err := s.patiently(t.Context(), 150*time.Millisecond, func(context.Context) error {
+			if calls++; calls <= restarts {
+				s.launches++
+			}
+			if calls > 3 {
+				return nil
+			}
+			return errors.New("not yet")
+		})
+		if (err == nil) != (restarts > 0) {
+			t.Errorf("with %d restarts: %v", restarts, err)
+		}
 	}
 }
 

@@ -135,6 +135,11 @@ func TestBrowserEditor(t *testing.T) {
 	b.ready(1) // the hint may still run
 	b.click(`#editor [data-edit="check"]`)
 	b.until(`document.querySelector('#verdict').textContent === 'patch has passed.'`)
+	// Beside another step's lesson, and after a reload there, the file still is that of its exercise.
+	b.click(`#steps [data-step="3"]`)
+	b.until(`document.querySelector('#steps [data-step="3"]').getAttribute('aria-current') && document.querySelector('#lesson .run')?.dataset.step === '3'`)
+	b.do("reloading", chromedp.Reload())
+	b.until(`document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name) + ` && document.querySelector('#editor [data-edit="check"]').checkVisibility() && document.querySelector('#verdict').textContent === 'patch has passed.'`)
 	b.errors = slices.DeleteFunc(b.errors, func(e string) bool { return strings.Contains(e, "409 (Conflict)") }) // the one that was asked for
 }
 

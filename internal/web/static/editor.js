@@ -4,7 +4,7 @@ import { state } from './state.js';
 import { events, terminalForCommand } from './terminal.js';
 
 const files = new Map(); // path -> {path, hash, saved, view state, isConflict}
-let rows = []; // the exercises of the step that is shown
+let rows = []; // the exercises of the step that is shown, and of those that open files belong to
 let shown = '';
 let view;
 let cm; // the modules of CodeMirror, loaded with the first file
@@ -70,6 +70,7 @@ export async function openWork(path, line) {
     file = files.get(path) ?? { path, saved: disk.text, hash: isDraft ? draft.hash : disk.hash, isConflict: isDraft && draft.hash !== disk.hash, hasDraft: isDraft, writes: 0, saving: Promise.resolve() };
     file.view ??= cm.EditorState.create({ doc: isDraft ? draft.text : disk.text, extensions: extensions(path) });
     files.set(path, file);
+    events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
   }
   show(path);
   if (line) goTo(Number(line));
@@ -218,6 +219,9 @@ const taskOf = (path) => {
   const tasks = rows.filter(({ files: own }) => own?.includes(path));
   return tasks.find(({ state: is }) => is !== 'passed') ?? tasks.at(-1);
 };
+
+// editedSteps are the steps that open files belong to: work/03-informer/... is of step 3.
+export const editedSteps = () => [...new Set([...files.keys()].map((path) => parseInt(path.split('/')[1], 10)))].filter(Number.isInteger);
 
 export function setExercises(now) {
   rows = now;

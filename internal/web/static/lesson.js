@@ -1,7 +1,7 @@
 // A step's lesson, what its commands came to, and its exercises.
 import { $, announce, api, copyButton, h, keyed, post, setText, tell, tellError } from './dom.js';
 import { lookNow, showContents, startContents } from './contents.js';
-import { openWork, setExercises } from './editor.js';
+import { editedSteps, openWork, setExercises } from './editor.js';
 import { state } from './state.js';
 import { events, send, terminalForCommand } from './terminal.js';
 
@@ -33,7 +33,7 @@ export async function startLessons(showTab) {
     });
   }
   for (const { step } of steps) state.on(`outcomes-${step}`, () => showOutcomes(step));
-  events.addEventListener('prompt', () => showExercises().catch(tellError));
+  for (const type of ['prompt', 'opened']) events.addEventListener(type, () => showExercises().catch(tellError));
   events.addEventListener('exited', () => {
     transient.clear();
     showOutcomes(current);
@@ -156,9 +156,9 @@ const actions = {
 async function showExercises() {
   const step = current;
   if (!step) return;
-  const tasks = (await api(`/api/exercises/${step}`)) ?? [];
+  const [tasks, ...others] = await Promise.all([step, ...editedSteps().filter((other) => other !== step)].map(async (n) => (await api(`/api/exercises/${n}`)) ?? []));
   if (step !== current) return;
-  setExercises(tasks);
+  setExercises([...tasks, ...others.flat()]);
   if (wanted && tasks.some(({ task, files }) => task === wanted && files?.length)) {
     const { files } = tasks.find(({ task }) => task === wanted);
     wanted = '';
