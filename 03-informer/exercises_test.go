@@ -158,8 +158,9 @@ func content(m map[string]string) string {
 	return strings.Join(all, " ")
 }
 
-// checkRepair cuts the watch five times, lets history be gone once, and deletes
-// something each time before the program can watch again.
+// checkRepair cuts the watch five times, lets history be gone, and deletes
+// something each time before the program can watch again. At last, what it
+// waits for appears while it cannot see it.
 func checkRepair(c *check.C) {
 	l := newLearner(c)
 	for i := range 5 {
@@ -167,17 +168,24 @@ func checkRepair(c *check.C) {
 	}
 	l.set("doomed-410", "1")
 	lists := faultproxy.Match{Verb: "list", Resource: "configmaps"}
-	l.Process = l.Start(l.command([]string{"-until", "end"}, nil))
-
-	// A change before the list would be no event: the watch would begin at the list's version.
-	if err := l.until(patience(), func(context.Context) error {
-		if len(l.proxy.Requests(faultproxy.Watches)) == 0 {
-			return errors.New("no watch")
+	// watching waits for one more watch than before.
+	watching := func(before int, expected string) {
+		if err := l.until(patience(), func(context.Context) error {
+			if len(l.proxy.Requests(faultproxy.Watches)) <= before {
+				return errors.New("no watch")
+			}
+			return nil
+		}); err != nil {
+			l.Fail(expected, l.output(err))
 		}
-		return nil
-	}); err != nil {
-		l.Fail("a watch after the first list", l.output(err))
 	}
+	// start waits for the first watch: a change before the list would be no event, because the watch begins at the list's version.
+	start := func(until string) {
+		before := len(l.proxy.Requests(faultproxy.Watches))
+		l.Process = l.Start(l.command([]string{"-until", until}, nil))
+		watching(before, "a watch after the first list")
+	}
+	start("end")
 	naive := false
 	for i := range 5 {
 		l.set("round", fmt.Sprint(i))
@@ -210,14 +218,18 @@ func checkRepair(c *check.C) {
 
 	l.set("round", "410")
 	l.mustPrint("round=410\n")
-	// A watch without a version never gets a 410.
-	gone := l.proxy.MustInject(faultproxy.Rule{Fault: faultproxy.ErrorEvent, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
-		query, err := url.ParseQuery(r.Query)
-		return err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
-	}}})
-	stall := l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Stall, Times: -1})
+	// lose takes the history away, and holds the list that should follow. A watch without a version never gets a 410.
+	lose := func() (gone, stall *faultproxy.Injection) {
+		gone = l.proxy.MustInject(faultproxy.Rule{Fault: faultproxy.ErrorEvent, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
+			query, err := url.ParseQuery(r.Query)
+			return err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
+		}}})
+		stall = l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Stall, Times: -1})
+		l.proxy.Cut(faultproxy.Watches)
+		return gone, stall
+	}
 	open := len(l.proxy.Requests(faultproxy.Watches))
-	l.proxy.Cut(faultproxy.Watches)
+	gone, stall := lose()
 	err := l.until(patience(), func(context.Context) error {
 		watches := l.proxy.Requests(faultproxy.Watches)
 		if stall.Struck() == 0 && gone.Struck() < 3 && (len(watches) == open || gone.Struck() > 0) {
@@ -237,8 +249,12 @@ func checkRepair(c *check.C) {
 	naive = naive || stall.Struck() == 0 // a new watch, and no list
 	l.remove("doomed-410")
 	caughtUp(l.T, l.Env)
+	open = len(l.proxy.Requests(faultproxy.Watches))
 	gone.Remove()
 	stall.Remove()
+	if !naive {
+		watching(open, "a watch after the list")
+	}
 
 	mirror, truth := l.endedWell(), l.truth()
 	expected, held := "mirror: "+content(truth), "mirror: "+content(mirror)
@@ -253,6 +269,20 @@ func checkRepair(c *check.C) {
 	}
 	if n := l.proxy.Count(lists); n > 2 {
 		l.Failf("two lists, at the start and after the 410", "%d lists", n)
+	}
+
+	// What appears while the history is lost is in the list, and no event tells of it.
+	start("late")
+	gone, stall = lose()
+	if err := l.struck(stall); err != nil {
+		l.Fail(again, l.output(err))
+	}
+	l.set("late", "1")
+	caughtUp(l.T, l.Env)
+	gone.Remove()
+	stall.Remove()
+	if !l.endsWithin(patience()) {
+		l.Mistake("until only in events", "the program ends: the list after 410 Gone has the ConfigMap late", "it watches on")
 	}
 }
 
