@@ -166,7 +166,7 @@ func TestBrowserStay(t *testing.T) {
 	for i := range 40 {
 		fmt.Fprintf(&long, "\n## %d. Section\n\n%s\n", i+1, strings.Repeat("Words of the lesson. ", 40))
 	}
-	testfile.WriteAll(t, ws.Root, map[string]string{"02-two/README.md": "# Two\n" + long.String() + "\n```console\n$ echo last\nlast\n```\n"})
+	testfile.WriteAll(t, ws.Root, map[string]string{"02-two/README.md": "# Two\n" + long.String() + "\n```console\n$ echo last\nlast\n```\n\n**What happened:** the last.\n"})
 	_, options := enter(t, "", &ws)
 	t.Run("before", func(t *testing.T) {
 		c := serve(t, options)
@@ -190,10 +190,21 @@ func TestBrowserStay(t *testing.T) {
 		b.run(`document.getElementById('20-section').scrollIntoView()`)
 		waitFor(t, func() bool { return strings.Contains(string(c.remembered()["place"]), "20-section") })
 	})
-	b := open(t, serve(t, options), "/")
+	c := serve(t, options)
+	b := open(t, c, "/")
 	b.ready(1)
 	b.until(`document.querySelector('#status').textContent.includes('You are back at step 2, 20. Section')`)
 	b.until(`Math.abs(document.getElementById('20-section').getBoundingClientRect().top - document.querySelector('#lesson').getBoundingClientRect().top) < 60`)
+	// So does a reload with the step in the address, to the paragraph.
+	b.run(`document.getElementById('30-section').nextElementSibling.scrollIntoView()`)
+	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["place"]), "30-section") })
+	b.do("reloading", chromedp.Navigate(c.base+"/?step=2"))
+	b.until(`Math.abs(document.getElementById('30-section')?.nextElementSibling.getBoundingClientRect().top - document.querySelector('#lesson').getBoundingClientRect().top) < 30`)
+	// What happened is folded until it has.
+	b.until(`document.querySelector('details.happened') && !document.querySelector('details.happened').open`)
+	b.ready(1)
+	b.click(`[data-step="2"][data-command="1"] .run-button`)
+	b.until(`document.querySelector('details.happened').open`)
 	b.until(`document.querySelector('#steps [data-step="1"]').dataset.done === 'true' && document.documentElement.dataset.theme === 'light' && document.querySelector('#size').textContent === '115 %'`)
 	b.click("#previous-step")
 	b.until(`document.querySelectorAll('.outcome[data-state="ok"]').length === 2 && document.querySelectorAll('details.output[open]').length === 2`)
@@ -325,12 +336,15 @@ func TestBrowserZoom(t *testing.T) {
 	b.ready(1)
 	for _, size := range [][2]int64{{640, 360}, {768, 1024}} { // 1280x720 at 200 %, and a tablet
 		b.size(size[0], size[1])
+		b.until(fmt.Sprintf(`document.querySelector('#main').dataset.panes === (%d < 400 ? 'lesson' : 'both')`, size[1]))
 		height := func(selector string) int {
 			t.Helper()
 			return eval[int](b, fmt.Sprintf(`document.querySelector(%q).checkVisibility() ? Math.round(document.querySelector(%[1]q).getBoundingClientRect().height) : 0`, selector))
 		}
 		for _, pane := range []string{"#lesson", "#screens"} {
-			b.click("#panes")
+			if pane != "#lesson" || height("#screens") > 0 { // where there is no place for two, the lesson has it all
+				b.click("#panes")
+			}
 			if got, want := height(pane), int(size[1])*40/100; got < want {
 				b.screenshot(fmt.Sprintf("%s-%d", t.Name(), size[0]))
 				t.Errorf("at %dx%d %s alone has %d pixels, want %d", size[0], size[1], pane, got, want)

@@ -1,6 +1,7 @@
 // The frame of the page: panes, tabs, theme, keys and the file view.
 import { $, announce, api, h, post, setText, tellError } from './dom.js';
 import { focusEditor, hideEditor, openWork } from './editor.js';
+import { showFound } from './contents.js';
 import { startFollow } from './follow.js';
 import { showLesson, showOutcome, startLessons } from './lesson.js';
 import { state } from './state.js';
@@ -98,7 +99,8 @@ function startSplitter(splitter, name, initial, frame, isVertical) {
 const systemDark = matchMedia('(prefers-color-scheme: dark)');
 const themes = ['system', 'light', 'dark'];
 const sizes = [80, 90, 100, 115, 130, 150, 175, 200];
-const panes = { both: 'Lesson and tools', lesson: 'Lesson alone', tools: 'Tools alone' };
+const panes = { both: 'lesson and tools', lesson: 'lesson alone', tools: 'tools alone' };
+const low = matchMedia('(max-height: 430px)'); // as a laptop's screen at 200 % zoom: two panes have no place there
 
 function apply() {
   const theme = state.get('theme', 'system');
@@ -109,9 +111,9 @@ function apply() {
   document.documentElement.style.setProperty('--size', size / 100);
   setText($('#size'), `${size} %`);
   for (const box of document.querySelectorAll('[data-setting]')) box.checked = state.get(box.dataset.setting, box.dataset.setting === 'fold');
-  const shown = onlyXray ? 'tools' : view ? 'both' : state.get('panes', 'both');
+  const shown = onlyXray ? 'tools' : view ? 'both' : state.get('panes', low.matches ? 'lesson' : 'both');
   $('#main').dataset.panes = shown;
-  $('#panes').textContent = panes[shown];
+  $('#panes').textContent = `View: ${panes[shown]}`;
   setTerminalOptions();
 }
 
@@ -123,7 +125,7 @@ function startSettings() {
     apply();
   };
   $('#theme').addEventListener('click', () => change('theme', next(themes, state.get('theme', 'system'))));
-  $('#panes').addEventListener('click', () => change('panes', next(Object.keys(panes), state.get('panes', 'both'))));
+  $('#panes').addEventListener('click', () => change('panes', next(Object.keys(panes), $('#main').dataset.panes)));
   $('#smaller').addEventListener('click', () => change('size', sizes[Math.max(0, sizes.indexOf(state.get('size', 100)) - 1)]));
   $('#larger').addEventListener('click', () => change('size', sizes[Math.min(sizes.length - 1, sizes.indexOf(state.get('size', 100)) + 1)]));
   for (const box of document.querySelectorAll('[data-setting]')) {
@@ -134,7 +136,7 @@ function startSettings() {
     });
   }
   for (const name of ['theme', 'size', 'panes', 'fold', 'notify', 'reader']) state.on(name, apply);
-  systemDark.addEventListener('change', apply);
+  for (const query of [systemDark, low]) query.addEventListener('change', apply);
   addEventListener('keydown', (event) => {
     if (event.key !== 'Escape') return;
     for (const menu of document.querySelectorAll('#settings[open], #contents[open]')) {
@@ -146,8 +148,10 @@ function startSettings() {
 }
 
 function refold(output) {
+  const box = output.previousElementSibling;
   output.wasKnown = undefined;
-  showOutcome(output.previousElementSibling);
+  if (box.explanation) box.explanation.wasRun = undefined;
+  showOutcome(box);
 }
 
 // The state of the cluster, and the faults that still strike.
@@ -210,7 +214,7 @@ document.addEventListener('click', (event) => {
   event.preventDefault();
   const lesson = /^(\d\d)-[^/]+\/((README|reference)\.md)?$/.exec(link.dataset.path ?? '');
   const shown = lesson || link.dataset.step
-    ? showLesson(Number(lesson?.[1] ?? link.dataset.step), new URL(link.href).hash)
+    ? showLesson(Number(lesson?.[1] ?? link.dataset.step), new URL(link.href).hash).then(() => link.dataset.find && showFound(link.dataset.find))
     : openFile(link.dataset.path, link.dataset.line);
   shown.catch(tellError);
 });
@@ -238,5 +242,5 @@ else if (!onlyXray) {
   startTerminals(showTab, () => tab).catch(tellError);
   startLessons(bringTab).catch(tellError);
   if (address.has('file')) openFile(address.get('file'), address.get('line')).catch(tellError);
-  else if (state.get('edited') && state.get('tab') === 'file') openWork(state.get('edited')).catch(() => state.set('edited', null)); // it has gone
+  else if (state.get('edited')) openWork(state.get('edited')).catch(() => state.set('edited', null)); // it has gone
 }

@@ -74,9 +74,11 @@ export function showContents(step) {
 }
 
 const rememberPlace = later(400, () => {
-  const top = $('#lesson').getBoundingClientRect().top + 80;
-  const heading = [...$('#lesson').querySelectorAll('h2[id], h3[id]')].findLast((one) => one.getBoundingClientRect().top <= top);
-  state.set('place', { step: $('#lesson').shownStep, id: heading?.id ?? '', title: heading?.textContent ?? '' });
+  const { top } = $('#lesson').getBoundingClientRect();
+  const heading = [...$('#lesson').querySelectorAll('h2[id], h3[id]')].findLast((one) => one.getBoundingClientRect().top <= top + 80);
+  const step = $('#lesson').shownStep;
+  state.set('place', { step, id: heading?.id ?? '', title: heading?.textContent ?? '' });
+  state.set('at', { ...state.get('at', {}), [step]: [...$('#lesson').children].findIndex((one) => one.getBoundingClientRect().bottom > top + 8) });
 });
 
 // Search: all lessons, paragraph by paragraph.
@@ -113,8 +115,15 @@ async function search(text) {
   found.replaceChildren(h('p', { role: 'status' }, all.length ? `${all.length} places${all.length > 40 ? ', of which these are the first 40' : ''}` : 'Nothing found. Each word has to be in the same paragraph.'),
     h('ol', {}, ...all.slice(0, 40).map((place) => {
       const at = Math.max(0, place.lower.indexOf(words[0]) - 60);
-      return h('li', {}, h('a', { href: `/?step=${place.step}#${place.id}`, 'data-step': place.step }, `${String(place.step).padStart(2, '0')} ${place.title}`), ` ${at ? '…' : ''}${place.text.slice(at, at + 180)}`);
+      return h('li', {}, h('a', { href: `/?step=${place.step}#${place.id}`, 'data-step': place.step, 'data-find': place.text }, `${String(place.step).padStart(2, '0')} ${place.title}`), ` ${at ? '…' : ''}${place.text.slice(at, at + 180)}`);
     })));
+}
+
+// showFound goes to the paragraph that a search has found, below its heading.
+export function showFound(text) {
+  const found = [...$('#lesson').querySelectorAll('p, li, tr, pre')].find((element) => element.textContent.replace(/\s+/g, ' ') === text);
+  found?.scrollIntoView({ block: 'center' });
+  found?.classList.add('target');
 }
 
 // The glossary: the first use of a term in a section shows its sentence.

@@ -47,7 +47,7 @@ const isTabbed = (path) => path.endsWith('.go') || path.endsWith('.mod');
 function extensions(path) {
   return [
     cm.lineNumbers(), cm.lintGutter(), cm.highlightActiveLine(), cm.history(), cm.bracketMatching(), cm.indentOnInput(), cm.highlightSelectionMatches(),
-    cm.indentUnit.of(isTabbed(path) ? '\t' : '  '), cm.EditorState.tabSize.of(4), cm.EditorView.lineWrapping,
+    cm.EditorState.languageData.of(() => [{ indentOnInput: /^\s*[{}]$/ }]), cm.indentUnit.of(isTabbed(path) ? '\t' : '  '), cm.EditorState.tabSize.of(4), cm.EditorView.lineWrapping,
     cm.syntaxHighlighting(cm.classHighlighter), language(path),
     cm.keymap.of([{ key: 'Mod-s', run: () => { save(path).catch(tellError); return true; } }, cm.indentWithTab, ...cm.searchKeymap, ...cm.historyKeymap, ...cm.defaultKeymap]),
     cm.EditorView.contentAttributes.of({ 'aria-label': `${path}. F6 leaves the editor.`, tabindex: '0' }),
@@ -72,8 +72,10 @@ export async function openWork(path, line) {
     files.set(path, file);
     events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
   }
+  const isNew = path !== shown;
   show(path);
   if (line) goTo(Number(line));
+  else if (isNew && view.state.selection.main.head === 0) goTo(textOf(file).split('\n').findIndex((text) => /your turn|is not done yet/i.test(text)) + 1);
   view.focus();
   announce(`${path} is open.`);
 }
@@ -230,14 +232,22 @@ export function setExercises(now) {
   showVerdict();
 }
 
+let checking = ''; // the file that is being checked: what the last check has said says nothing any more
+
 async function act(action) {
   const task = taskOf(shown);
   if (action !== 'hint' && isDirty(files.get(shown))) await save(shown); // reset sets aside what is on the disk
   const terminal = await terminalForCommand();
   await post(`/api/exercises/${task.task.split('.')[0]}/${action}?task=${encodeURIComponent(task.name)}&terminal=${terminal}`);
+  if (action !== 'check') return;
+  checking = shown;
+  $('#verdict').dataset.state = 'ok';
+  $('#verdict').replaceChildren(`Checking ${task.name}…`);
+  mark([]);
 }
 
 function showVerdict() {
+  if (checking === shown) return;
   const task = taskOf(shown);
   const said = task?.said;
   const isHere = said?.file === shown;
@@ -271,4 +281,7 @@ function goTo(line) {
 }
 
 export const focusEditor = () => view?.focus();
-events.addEventListener('prompt', () => look().catch(tellError)); // a command may have written it
+events.addEventListener('prompt', () => {
+  checking = '';
+  look().catch(tellError); // a command may have written it
+});

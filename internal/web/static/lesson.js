@@ -50,7 +50,7 @@ function whereToBegin() {
   const known = steps.some(({ step }) => step === place?.step);
   if (location.search || !known || (place.step === steps[0].step && !place.id)) return { step: stepOfAddress(), hash: location.hash };
   tell(`You are back at step ${place.step}${place.title ? `, ${place.title}` : ''}. Contents leads to the rest.`);
-  return { step: place.step, hash: place.id ? `#${place.id}` : '' };
+  return { step: place.step, hash: '' };
 }
 
 export async function showLesson(step, hash = '', push = true) {
@@ -61,12 +61,13 @@ export async function showLesson(step, hash = '', push = true) {
     if (mine !== asked) return;
     current = step;
     article.innerHTML = lesson.html;
-    article.scrollTop = 0;
     article.setAttribute('aria-busy', false);
     document.title = `${lesson.title} - Programming the Kubernetes API in Go`;
     for (const box of article.querySelectorAll('.run')) prepare(box);
+    foldExplanations(article);
     for (const pre of article.querySelectorAll('pre.code, .by-hand pre')) withCopy(pre);
     showContents(step);
+    $('#lesson').children[state.get('at', {})[step]]?.scrollIntoView(); // where one was
     announce(`${lesson.title}.`);
     showExercises().catch(tellError);
     events.dispatchEvent(new CustomEvent('lesson', { detail: { step } }));
@@ -103,6 +104,22 @@ async function run(box) {
   send(terminal, message);
 }
 
+// foldExplanations folds what happened, which would give a prediction away, until the commands above it have run.
+function foldExplanations(article) {
+  if (document.body.classList.contains('trainer')) return; // its slides come one after the other
+  let boxes = [];
+  for (const element of [...article.children]) {
+    if (/^H[23]$/.test(element.tagName)) boxes = [];
+    else if (element.matches('.run')) boxes.push(element);
+    if (boxes.length === 0 || element.firstElementChild?.textContent !== 'What happened:') continue;
+    const details = h('details', { className: 'happened' }, h('summary', {}, 'What happened'));
+    element.replaceWith(details);
+    details.append(element);
+    for (const box of boxes) box.explanation = { details, boxes };
+    boxes = [];
+  }
+}
+
 function showOutcomes(step) {
   if (step === current) for (const box of $('#lesson').querySelectorAll('.run')) showOutcome(box);
   showContents(current);
@@ -124,6 +141,12 @@ export function showOutcome(box) {
   if (output && output.wasKnown !== Boolean(isKnown)) {
     output.open = Boolean(isKnown) || !state.get('fold', true);
     output.wasKnown = Boolean(isKnown);
+  }
+  const explanation = box.explanation;
+  if (explanation) {
+    const isRun = explanation.boxes.every((one) => { const known = outcomeOf(one); return known && !known.type; });
+    if (explanation.wasRun !== isRun) explanation.details.open = isRun || !state.get('fold', true);
+    explanation.wasRun = isRun;
   }
   outcome.hidden = !message;
   if (!message) return;

@@ -217,8 +217,12 @@ export function send(id, message, isOptional = false) {
 // terminalForCommand returns the terminal in which a button's command runs, and brings it into view.
 export async function terminalForCommand() {
   if (open.size === 0) await add();
-  if (!$('#terminals').checkVisibility() && frame.tab() === 'file') frame.showTab('terminals');
+  if (!$('#terminals').checkVisibility() && frame.tab() === 'file') { // the file stays, above it
+    state.set('keep', true);
+    frame.showTab('file');
+  }
   const terminal = open.get(active);
+  terminal.term.scrollToBottom();
   if (terminal.socket.readyState === WebSocket.CONNECTING) {
     await new Promise((done) => {
       terminal.socket.addEventListener('open', done, { once: true });
@@ -228,8 +232,11 @@ export async function terminalForCommand() {
   return active;
 }
 
-function fitOne(terminal) {
-  if (terminal.isWriter && terminal.screen.checkVisibility() && terminal.screen.clientHeight > 0) terminal.fit.fit();
+function fitOne({ isWriter, screen, fit, term }) {
+  if (!isWriter || !screen.checkVisibility() || screen.clientHeight === 0) return;
+  const { viewportY, baseY } = term.buffer.active;
+  fit.fit();
+  if (viewportY === baseY) term.scrollToBottom(); // a smaller one shows its end, as it did before
 }
 
 export function terminalShown() {

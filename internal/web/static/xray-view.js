@@ -177,7 +177,7 @@ function drawTime(state) {
   const sum = { begun: 0, event: 0 };
   const since = recording.now() - 1000;
   for (const [t, counts] of state.rates) if (t > since) for (const name of Object.keys(sum)) sum[name] += counts[name] ?? 0;
-  setText($('#xray-rates'), `${sum.begun} requests/s, ${sum.event} events/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
+  setText($('#xray-rates'), `${sum.begun} request${sum.begun === 1 ? '' : 's'}/s, ${sum.event} event${sum.event === 1 ? '' : 's'}/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
   root.dataset.mode = recording.mode;
   root.dataset.counting = state.counting;
   const position = $('#xray-position');
