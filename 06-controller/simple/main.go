@@ -1,5 +1,4 @@
-// simple gives each Icecream a Deployment, and says in its status how that goes. It is
-// what step 06 has you write; icecream, beside it, is the same controller hardened.
+// simple is the controller that step 06 has you write; icecream, beside it, is the same one hardened.
 package main
 
 import (
@@ -152,7 +151,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 	return err
 }
 
-// deployment returns the Icecream's Deployment as it should be.
+// deployment returns the Icecream's Deployment as it should be, or nil if it has none.
 func (c *controller) deployment(ctx context.Context, ice *v1alpha1.Icecream) (*appsv1.Deployment, error) {
 	client := c.kube.AppsV1().Deployments(ice.Namespace)
 	d, err := c.deployments.Deployments(ice.Namespace).Get(ice.Spec.DeploymentName)
@@ -171,7 +170,8 @@ func (c *controller) deployment(ctx context.Context, ice *v1alpha1.Icecream) (*a
 	}
 	d = d.DeepCopy() // others read what the cache holds
 	d.Spec.Replicas = ice.Spec.Replicas
-	return client.Update(ctx, d, metav1.UpdateOptions{}) // 409 Conflict if the cache was behind
+	_, err = client.Update(ctx, d, metav1.UpdateOptions{}) // 409 Conflict if the cache was behind
+	return d, err
 }
 
 func deploymentFor(ice *v1alpha1.Icecream) *appsv1.Deployment {
@@ -195,18 +195,18 @@ func (c *controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	available := metav1.Condition{Type: v1alpha1.ConditionAvailable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProgressing, ObservedGeneration: ice.Generation}
 	status := ice.Status.DeepCopy()
 	status.ObservedGeneration = ice.Generation
-	switch {
-	case failed == nil:
+	status.Replicas, status.AvailableReplicas = nil, nil
+	if d != nil {
 		status.Replicas, status.AvailableReplicas = &d.Status.Replicas, &d.Status.AvailableReplicas
-		if d.Status.AvailableReplicas >= *ice.Spec.Replicas {
-			available.Status, available.Reason = metav1.ConditionTrue, v1alpha1.ReasonAvailable
-		}
+	}
+	switch {
+	case failed == nil && d.Status.AvailableReplicas >= *ice.Spec.Replicas:
+		available.Status, available.Reason = metav1.ConditionTrue, v1alpha1.ReasonAvailable
 	case errors.Is(failed, errForeign):
-		status.Replicas, status.AvailableReplicas = nil, nil
 		available.Reason, available.Message = v1alpha1.ReasonErrResourceExists, failed.Error()
 	case apierrors.IsForbidden(failed), apierrors.IsInvalid(failed): // this may stay so
 		available.Reason, available.Message = v1alpha1.ReasonRefused, failed.Error()
-	default:
+	case failed != nil:
 		return nil // this will pass
 	}
 	meta.SetStatusCondition(&status.Conditions, available)

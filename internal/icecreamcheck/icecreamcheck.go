@@ -557,6 +557,7 @@ func Leave(c *check.C) {
 	}
 	const reports = "the condition Available with the status False and a message that names the Deployment, for the Icecreams wants-cup and second"
 	if err := g.Within(5*time.Second, says); err != nil {
+		g.bySubresource()
 		c.Mistake("status silent", reports, err.Error())
 	}
 	g.f.Create("namesake", "bowl", 3)
@@ -569,6 +570,15 @@ func Leave(c *check.C) {
 	free, err := g.f.Icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
 	c.Must(err)
 	g.owns(free)
+}
+
+// bySubresource ends the check if the program has written an Icecream by its main endpoint.
+func (g *grower) bySubresource() {
+	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "icecreams", If: faultproxy.Request.Write}) {
+		if r.Code == http.StatusOK {
+			g.mistake("main endpoint", "a write of icecreams/status", "the request "+r.String())
+		}
+	}
 }
 
 // freed deletes the Deployment cup, and compares how often the program tries to create it
@@ -626,11 +636,7 @@ func Report(c *check.C) {
 	g.start()
 	is := func(replicas int32) func(context.Context) error {
 		return func(ctx context.Context) error {
-			for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "icecreams", If: faultproxy.Request.Write}) {
-				if r.Code == http.StatusOK {
-					c.Mistake("main endpoint", "a write of icecreams/status", "the request "+r.String())
-				}
-			}
+			g.bySubresource()
 			now, err := g.f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -652,6 +658,9 @@ func Report(c *check.C) {
 		err := g.Within(check.Patience(15*time.Second), is(replicas))
 		if errors.As(err, new(errOldGeneration)) {
 			c.Mistake("old generation", expected, err.Error())
+		}
+		if now, getErr := g.f.Icecreams.Get(c.Context(), "vanilla", metav1.GetOptions{}); err != nil && getErr == nil && now.Status.ObservedGeneration == 0 && now.Status.Replicas == nil && meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable) == nil {
+			g.mistake("status empty", expected, err.Error())
 		}
 		if err != nil {
 			c.Fail(expected, err.Error())
@@ -746,22 +755,29 @@ func Report(c *check.C) {
 		return nil
 	})
 	g.f.Patch("without", `{"spec":{"deploymentName":"taken"}}`)
-	without := func(ctx context.Context) *v1alpha1.Icecream {
-		found, err := g.f.Icecreams.Get(ctx, "without", metav1.GetOptions{})
+	status := func(name string) v1alpha1.IcecreamStatus {
+		found, err := g.f.Icecreams.Get(c.Context(), name, metav1.GetOptions{})
 		c.Must(err)
-		return found
+		return found.Status
 	}
-	g.Until("the condition Available=False for the Icecream without, whose Deployment is somebody else's", func(ctx context.Context) error {
-		if found := without(ctx); !meta.IsStatusConditionFalse(found.Status.Conditions, v1alpha1.ConditionAvailable) {
-			return errors.New("the conditions are " + asJSON(found.Status.Conditions))
+	g.Until("the condition Available=False for the Icecream without, whose Deployment is somebody else's", func(context.Context) error {
+		if found := status("without"); !meta.IsStatusConditionFalse(found.Conditions, v1alpha1.ConditionAvailable) {
+			return errors.New("the conditions are " + asJSON(found.Conditions))
 		}
 		return nil
 	})
 	g.looked()
-	if found := without(c.Context()); found.Status.Replicas != nil || found.Status.AvailableReplicas != nil {
-		c.Mistake("zero instead of absent", "neither replicas nor availableReplicas in the status of the Icecream without, whose Deployment is somebody else's", "the status "+asJSON(found.Status))
+	if found := status("without"); found.Replicas != nil || found.AvailableReplicas != nil {
+		c.Mistake("zero instead of absent", "neither replicas nor availableReplicas in the status of the Icecream without, whose Deployment is somebody else's", "the status "+asJSON(found))
 	}
 
+	g.make("moves", "moves", 0)
+	g.f.Until("moves", func(ice *v1alpha1.Icecream) error {
+		if ice.Status.Replicas == nil {
+			return errors.New("the status is " + asJSON(ice.Status))
+		}
+		return nil
+	})
 	// What passes is not reported, and what may stay is. Each has an Icecream of its own, because
 	// the pauses between the tries grow.
 	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity} {
@@ -779,15 +795,12 @@ func Report(c *check.C) {
 		replicas := int32(1 + i%2)
 		g.f.Patch("vanilla", fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 		reports(replicas)
-		told := func(ctx context.Context) error {
-			now, err := g.f.Icecreams.Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			if found := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable); found != nil && found.Status == metav1.ConditionFalse && strings.Contains(found.Message, "injected by faultproxy") {
+		told := func(context.Context) error {
+			now := status(name)
+			if found := meta.FindStatusCondition(now.Conditions, v1alpha1.ConditionAvailable); found != nil && found.Status == metav1.ConditionFalse && strings.Contains(found.Message, "injected by faultproxy") {
 				return nil
 			}
-			return errors.New("the conditions are " + asJSON(now.Status.Conditions))
+			return errors.New("the conditions are " + asJSON(now.Conditions))
 		}
 		if code == http.StatusInternalServerError {
 			if told(c.Context()) == nil {
@@ -796,8 +809,27 @@ func Report(c *check.C) {
 		} else if err := g.Within(5*time.Second, told); err != nil {
 			c.Mistake("error hidden", "the condition Available with the status False and the API server's message, while it answers "+answer, err.Error())
 		}
+		// An Icecream that has had a Deployment, and asks for another one.
+		if code == http.StatusForbidden {
+			g.f.Patch("moves", `{"spec":{"deploymentName":"moved"}}`)
+			expected := "neither replicas nor availableReplicas in the status of the Icecream moves, whose Deployment moved the API server refuses"
+			if err := g.Within(5*time.Second, func(context.Context) error {
+				if now := status("moves"); now.Replicas != nil || now.AvailableReplicas != nil || !meta.IsStatusConditionFalse(now.Conditions, v1alpha1.ConditionAvailable) {
+					return errors.New("the status " + asJSON(now))
+				}
+				return nil
+			}); err != nil {
+				g.mistake("numbers of before", expected, err.Error())
+			}
+		}
 		refused.Remove()
-		g.Until("the Deployment "+name+", when the API server accepts it again", g.replicas(name, 1))
+		if err := g.Within(20*time.Second, g.replicas(name, 1)); err != nil {
+			expected := "the Deployment " + name + ", when the API server accepts it again"
+			if code != http.StatusInternalServerError {
+				g.mistake("refusal swallowed", expected, err.Error())
+			}
+			c.Fail(expected, err.Error())
+		}
 	}
 }
 

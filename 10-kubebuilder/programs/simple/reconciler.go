@@ -126,18 +126,18 @@ func (r *Reconciler) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	available := metav1.Condition{Type: v1alpha1.ConditionAvailable, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProgressing, ObservedGeneration: ice.Generation}
 	status := ice.Status.DeepCopy()
 	status.ObservedGeneration = ice.Generation
-	switch {
-	case failed == nil:
+	status.Replicas, status.AvailableReplicas = nil, nil
+	if d != nil {
 		status.Replicas, status.AvailableReplicas = &d.Status.Replicas, &d.Status.AvailableReplicas
-		if d.Status.AvailableReplicas >= *ice.Spec.Replicas {
-			available.Status, available.Reason = metav1.ConditionTrue, v1alpha1.ReasonAvailable
-		}
+	}
+	switch {
+	case failed == nil && d.Status.AvailableReplicas >= *ice.Spec.Replicas:
+		available.Status, available.Reason = metav1.ConditionTrue, v1alpha1.ReasonAvailable
 	case errors.Is(failed, errForeign):
-		status.Replicas, status.AvailableReplicas = nil, nil
 		available.Reason, available.Message = v1alpha1.ReasonErrResourceExists, failed.Error()
 	case apierrors.IsForbidden(failed), apierrors.IsInvalid(failed): // this may stay so
 		available.Reason, available.Message = v1alpha1.ReasonRefused, failed.Error()
-	default:
+	case failed != nil:
 		return nil // this will pass
 	}
 	meta.SetStatusCondition(&status.Conditions, available)

@@ -397,6 +397,10 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 			v.Held, v.File, v.Line = crash.says, crash.file, crash.line
 		default:
 			v.Held = crash.says
+			if known, ok := c.task.Mistake(cacheChanged); ok {
+				v.Mistake = known.Name
+				v.File, v.Line = c.task.Line(files, known)
+			}
 		}
 	}
 	panic(ended{v})
@@ -430,6 +434,9 @@ var (
 	panicCall = regexp.MustCompile(`(?m)^\s*panic\(`)
 	frame     = regexp.MustCompile(`^([^:\n]+\.go):(\d+)`)
 )
+
+// cacheChanged is what a task may call the mistake that client-go's mutation detector has found.
+const cacheChanged = "cache changed"
 
 // findCrash finds a panic, and the innermost line of a folder's files in its stack.
 func findCrash(output, dir string) *crash {
