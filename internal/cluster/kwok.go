@@ -218,10 +218,8 @@ func (k *kwok) repair(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("%s ended again and again%s", strings.Join(missing, ", "), k.lastLogLines())
 		}
 		fmt.Fprintf(out, "Repairing the %s cluster: %s not running\n", k.name(), strings.Join(missing, ", "))
-		for _, name := range missing {
-			if err := k.start(ctx, name); err != nil {
-				return err
-			}
+		if err := k.revive(ctx); err != nil {
+			return err
 		}
 		if err := waitReady(ctx, k.kubeconfig(), kwokNodes, 30*time.Second); err != nil {
 			return err
@@ -250,19 +248,46 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 		"--kube-scheduler-binary", k.ws.Bin("kube-scheduler"),
 		"--kwok-controller-binary", k.ws.Bin("kwok"),
 		"--wait", "60s")
-	if err == nil {
-		err = k.kwokctl(ctx, "scale", "node", "--replicas", fmt.Sprint(kwokNodes))
-	}
-	if err == nil {
-		err = waitReady(ctx, k.kubeconfig(), kwokNodes, 60*time.Second)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
+	for range 2 { // what ends only now, because it has missed the API server, is started as well
+		if revived := k.revive(ctx); revived == nil {
+			err = nil // whether it helps, the next steps show
+		}
+		if err == nil {
+			err = k.kwokctl(ctx, "scale", "node", "--replicas", fmt.Sprint(kwokNodes))
+		}
+		if err == nil {
+			err = waitReady(ctx, k.kubeconfig(), kwokNodes, 60*time.Second)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			break
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("the %s cluster did not start: %w%s", k.name(), err, k.lastLogLines())
 	}
 	return os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644)
+}
+
+// revive starts what has ended while the cluster came up: kwok's controller gives up when the API
+// server needs more than about 15 s, as it does on a slow disk, and kube-controller-manager soon after.
+func (k *kwok) revive(ctx context.Context) error {
+	running, err := k.processes(ctx)
+	if err != nil {
+		return err
+	}
+	missing := missingComponents(running)
+	if len(missing) == 0 {
+		return errors.New("nothing has ended")
+	}
+	for _, name := range missing {
+		if err := k.start(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // config writes the file that tells kwokctl how to run the cluster, and returns
