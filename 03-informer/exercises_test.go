@@ -415,6 +415,20 @@ func checkInformer(c *check.C) {
 	case l.ExitCode() != 0:
 		l.Fail("exit code 0 after SIGTERM", l.output(errEnded))
 	}
+
+	// A stop is a stop, also while the cache is empty.
+	stall = l.proxy.MustInject(faultproxy.Rule{Match: services, Fault: faultproxy.Stall, Times: -1})
+	l.start()
+	if err := l.struck(stall); err != nil {
+		l.Fail("a request by which the informer reads Services", l.output(err))
+	}
+	l.Must(l.Signal(syscall.SIGTERM))
+	switch {
+	case !l.endsWithin(patience()):
+		l.Fail("an end after SIGTERM, while the cache is not filled", l.output(nil))
+	case l.ExitCode() != 0:
+		l.Mistake("ends with an error", "exit code 0 after SIGTERM, while the cache is not filled", l.output(errEnded))
+	}
 }
 
 // otherTypes calls the index functions with an object that is no pod.

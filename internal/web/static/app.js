@@ -1,6 +1,6 @@
 // The frame of the page: panes, tabs, theme, keys and the file view.
 import { $, announce, api, h, post, setText, tellError } from './dom.js';
-import { focusEditor, hideEditor, openWork } from './editor.js';
+import { focusEditor, hideEditor, openWork, reopen } from './editor.js';
 import { showFound } from './contents.js';
 import { startFollow } from './follow.js';
 import { showLesson, showOutcome, startLessons } from './lesson.js';
@@ -242,5 +242,5 @@ else if (!onlyXray) {
   startTerminals(showTab, () => tab).catch(tellError);
   startLessons(bringTab).catch(tellError);
   if (address.has('file')) openFile(address.get('file'), address.get('line')).catch(tellError);
-  else if (state.get('edited')) openWork(state.get('edited')).catch(() => state.set('edited', null)); // it has gone
+  else reopen().catch(tellError);
 }

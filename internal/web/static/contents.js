@@ -77,8 +77,8 @@ const rememberPlace = later(400, () => {
   const { top } = $('#lesson').getBoundingClientRect();
   const heading = [...$('#lesson').querySelectorAll('h2[id], h3[id]')].findLast((one) => one.getBoundingClientRect().top <= top + 80);
   const step = $('#lesson').shownStep;
-  state.set('place', { step, id: heading?.id ?? '', title: heading?.textContent ?? '' });
   state.set('at', { ...state.get('at', {}), [step]: [...$('#lesson').children].findIndex((one) => one.getBoundingClientRect().bottom > top + 8) });
+  state.set('place', { step, id: heading?.id ?? '', title: heading?.textContent ?? '' });
 });
 
 // Search: all lessons, paragraph by paragraph.
@@ -122,6 +122,7 @@ async function search(text) {
 // showFound goes to the paragraph that a search has found, below its heading.
 export function showFound(text) {
   const found = [...$('#lesson').querySelectorAll('p, li, tr, pre')].find((element) => element.textContent.replace(/\s+/g, ' ') === text);
+  for (let at = found?.closest('details'); at; at = at.parentElement.closest('details')) at.open = true;
   found?.scrollIntoView({ block: 'center' });
   found?.classList.add('target');
 }

@@ -60,7 +60,7 @@ const textOf = (file) => (file.path === shown ? view.state : file.view).doc.toSt
 const isDirty = (file) => textOf(file) !== file.saved;
 
 // openWork shows one of the learner's files. A draft that was not saved goes on.
-export async function openWork(path, line) {
+export async function openWork(path, line, isFocused = true) {
   await load();
   let file = files.get(path);
   if (!file) {
@@ -70,14 +70,25 @@ export async function openWork(path, line) {
     file = files.get(path) ?? { path, saved: disk.text, hash: isDraft ? draft.hash : disk.hash, isConflict: isDraft && draft.hash !== disk.hash, hasDraft: isDraft, writes: 0, saving: Promise.resolve() };
     file.view ??= cm.EditorState.create({ doc: isDraft ? draft.text : disk.text, extensions: extensions(path) });
     files.set(path, file);
+    state.set('files', [...files.keys()]);
     events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
   }
   const isNew = path !== shown;
   show(path);
   if (line) goTo(Number(line));
   else if (isNew && view.state.selection.main.head === 0) goTo(textOf(file).split('\n').findIndex((text) => /your turn|is not done yet/i.test(text)) + 1);
+  if (!isFocused) return;
   view.focus();
   announce(`${path} is open.`);
+}
+
+// reopen opens what was open before a reload, and leaves the focus where it is.
+export async function reopen() {
+  const all = state.get('files', []);
+  const last = state.get('edited');
+  for (const path of [...all.filter((path) => path !== last), ...all.filter((path) => path === last)]) {
+    await openWork(path, undefined, false).catch(() => state.set('files', state.get('files', []).filter((other) => other !== path))); // it has gone
+  }
 }
 
 function show(path) {
@@ -102,6 +113,7 @@ function close(path) {
   if (file.hasDraft) state.set(draftOf(path), null);
   if (path === shown) shown = '';
   files.delete(path);
+  state.set('files', [...files.keys()]);
   if (files.size > 0) show(shown || files.keys().next().value);
   drawFrame();
   if (files.size > 0) view.focus(); // the button that had the focus is gone
@@ -138,7 +150,10 @@ function keep(file) {
 
 const keepAll = () => files.forEach(keep);
 const keepDrafts = later(500, keepAll);
-addEventListener('pagehide', keepAll);
+addEventListener('pagehide', () => {
+  keepAll();
+  if (files.size > 0) state.set('files', [...files.keys()]); // another window may have closed them
+});
 
 function changed() {
   drawFrame();

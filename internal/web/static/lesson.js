@@ -42,13 +42,16 @@ export async function startLessons(showTab) {
   await showLesson(step, hash, false);
 }
 
+// A reload goes on where one was; only whoever follows a link wants its section.
+const hashOfAddress = () => (performance.getEntriesByType('navigation')[0]?.type === 'reload' && state.get('at', {})[stepOfAddress()] ? '' : location.hash);
+
 const stepOfAddress = () => Number(new URLSearchParams(location.search).get('step')) || steps[0].step;
 
 // whereToBegin is what the address says, or else where the learner was.
 function whereToBegin() {
   const place = state.get('place');
   const known = steps.some(({ step }) => step === place?.step);
-  if (location.search || !known || (place.step === steps[0].step && !place.id)) return { step: stepOfAddress(), hash: location.hash };
+  if (location.search || !known || (place.step === steps[0].step && !place.id)) return { step: stepOfAddress(), hash: hashOfAddress() };
   tell(`You are back at step ${place.step}${place.title ? `, ${place.title}` : ''}. Contents leads to the rest.`);
   return { step: place.step, hash: '' };
 }
@@ -218,6 +221,7 @@ async function act(step, action, task) {
     return;
   }
   const terminal = await terminalForCommand();
+  if (!$('#tools').checkVisibility()) show('terminals'); // what they say, they say there
   tell('');
   await post(`/api/exercises/${step}/${action}?task=${encodeURIComponent(task)}&terminal=${terminal}`);
   wanted = action === 'exercise' ? task : '';
