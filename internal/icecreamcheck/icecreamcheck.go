@@ -827,7 +827,7 @@ func Report(c *check.C) {
 			}
 		}
 		refused.Remove()
-		if err := g.Within(20*time.Second, g.replicas(name, 1)); err != nil {
+		if err := g.Within(40*time.Second, g.replicas(name, 1)); err != nil { // pauses have grown as long as the API server has refused it
 			expected := "the Deployment " + name + ", when the API server accepts it again"
 			if code != http.StatusInternalServerError {
 				g.mistake("refusal swallowed", expected, err.Error())

@@ -205,6 +205,10 @@ func TestBrowserStay(t *testing.T) {
 	b.ready(1)
 	b.click(`[data-step="2"][data-command="1"] .run-button`)
 	b.until(`document.querySelector('details.happened').open`)
+	// A lesson in which one was not begins at its top.
+	b.click("#previous-step")
+	b.until(`document.querySelector('#lesson .run')?.dataset.step === '1' && document.querySelector('#lesson').scrollTop === 0`)
+	b.click("#next-step")
 	b.until(`document.querySelector('#steps [data-step="1"]').dataset.done === 'true' && document.documentElement.dataset.theme === 'light' && document.querySelector('#size').textContent === '115 %'`)
 	b.click("#previous-step")
 	b.until(`document.querySelectorAll('.outcome[data-state="ok"]').length === 2 && document.querySelectorAll('details.output[open]').length === 2`)

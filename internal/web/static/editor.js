@@ -292,7 +292,6 @@ function scrollTo(line) {
 
 function goTo(line) {
   view.dispatch({ selection: { anchor: scrollTo(line) } });
-  view.focus();
 }
 
 export const focusEditor = () => view?.focus();

@@ -67,6 +67,7 @@ export async function showLesson(step, hash = '', push = true) {
     article.setAttribute('aria-busy', false);
     document.title = `${lesson.title} - Programming the Kubernetes API in Go`;
     for (const box of article.querySelectorAll('.run')) prepare(box);
+    article.scrollTop = 0;
     foldExplanations(article);
     for (const pre of article.querySelectorAll('pre.code, .by-hand pre')) withCopy(pre);
     showContents(step);
@@ -182,7 +183,9 @@ const actions = {
 async function showExercises() {
   const step = current;
   if (!step) return;
-  const [tasks, ...others] = await Promise.all([step, ...editedSteps().filter((other) => other !== step)].map(async (n) => (await api(`/api/exercises/${n}`)) ?? []));
+  const [tasks, ...others] = await Promise.all([step, ...editedSteps().filter((other) => other !== step)].map(async (n) => (await api(`/api/exercises/${n}`).catch((error) => {
+    if (n === step) throw error;
+  })) ?? []));
   if (step !== current) return;
   setExercises([...tasks, ...others.flat()]);
   if (wanted && tasks.some(({ task, files }) => task === wanted && files?.length)) {
