@@ -29,7 +29,7 @@ func (s *Server) exercises(r *http.Request) (any, error) {
 	}
 	rows := []exerciseRow{}
 	for i, t := range tasks {
-		row := exerciseRow{progress[i], t.Folder, nil}
+		row := exerciseRow{progress[i], t.Do, t.Folder, nil}
 		if t.Begun(s.options.Workspace) {
 			if row.Files, err = filesOf(t, s.options.Workspace); err != nil {
 				return nil, err
@@ -43,6 +43,7 @@ func (s *Server) exercises(r *http.Request) (any, error) {
 // An exerciseRow is a task with the learner's files, as paths of the clone, the one to write in first.
 type exerciseRow struct {
 	exercise.Progress
+	Do     string   `json:"do"` // what the task asks for
 	Folder string   `json:"folder,omitempty"`
 	Files  []string `json:"files"`
 }

@@ -58,6 +58,11 @@ func TestBrowserEditor(t *testing.T) {
 	b.until(fmt.Sprintf(`document.querySelector('li[data-task="%s"]')?.dataset.state === 'not begun'`, task.ID()))
 	b.click(fmt.Sprintf(`li[data-task="%s"] [data-action="exercise"]`, task.ID()))
 	b.until(editor + `?.textContent.includes('/usr/bin/env bash') && document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name))
+	// What the task asks for stands beside it.
+	b.until(`document.querySelector('#asked').checkVisibility()`)
+	b.click("#asked summary")
+	b.until(fmt.Sprintf(`document.querySelector('#asked pre').checkVisibility() && document.querySelector('#asked').textContent.includes(%q)`, strings.Split(strings.TrimSpace(task.Do), "\n")[0]))
+	b.run(editor + `.focus()`)
 	// Typed, saved by Ctrl-S, and on the disk.
 	b.until(`document.activeElement === ` + editor)
 	b.keys(kb.End, kb.Enter, "# mine")

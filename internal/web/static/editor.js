@@ -30,6 +30,7 @@ async function loadOnce() {
       h('span', {}, 'This file has changed on the disk since you began to edit it. '),
       h('button', { type: 'button', onclick: () => settle(false).catch(tellError) }, 'Take the file on the disk'), ' ',
       h('button', { type: 'button', onclick: () => settle(true).catch(tellError) }, 'Keep mine')),
+    h('details', { id: 'asked' }, h('summary'), h('pre', { tabIndex: 0 })),
     h('p', { id: 'verdict', role: 'status' }),
     h('div', { className: 'editor' }));
   view = new cm.EditorView({ parent: $('#editor .editor') });
@@ -135,6 +136,11 @@ function drawFrame() {
   setText($('#edited'), `${shown}${isDirty(file) ? ', not saved' : ''}`);
   $('#conflict').hidden = !file.isConflict;
   const task = taskOf(shown);
+  $('#asked').hidden = !task;
+  if (task) {
+    setText($('#asked summary'), `What ${task.name} asks for: ${task.title}`);
+    setText($('#asked pre'), task.do.trim());
+  }
   for (const button of $('#editor').querySelectorAll('[data-edit]')) {
     button.hidden = !task;
     if (task) button.title = `make ${button.dataset.edit} TASK=${task.name}, in the terminal`;
