@@ -324,6 +324,9 @@ func remember(ws workspace.Workspace, t exercise.Task, v exercise.Verdict) error
 	s.Mistake, s.Said = v.Mistake, nil
 	if v.Outcome != exercise.Passed {
 		said := saidOf(t, v)
+		if v.Outcome == exercise.Failed && v.Mistake == "" { // the page has no other place for that
+			said.Text += ": expected " + strings.Join(strings.Fields(v.Expected), " ")
+		}
 		s.Said = &said
 	}
 	if v.Outcome == exercise.Passed && s.Passed == nil {
