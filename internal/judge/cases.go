@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -111,9 +113,22 @@ func restartAtRest(ctx context.Context, s *scene) error {
 // groups is how many cases the kills before, and after, the writes are shared among.
 const groups = 5
 
-// selfCases are those of level 2. The undisturbed run has made so many writes.
-func selfCases(c *Contract, written int) (cases []*Case) {
-	n := min(groups, written)
+// ofGroups is the end of such a case's name, or of an expression that asks for it alone.
+var ofGroups = regexp.MustCompile(`, \d+ of (\d+)\$?$`)
+
+// groupsOf is how many cases share what has happened so often in the undisturbed run. A case that is asked for by
+// its name, as one that is made smaller or played again, has to be found although there is less to do.
+func groupsOf(asked string, happened int) int {
+	if found := ofGroups.FindStringSubmatch(asked); found != nil {
+		if n, err := strconv.Atoi(found[1]); err == nil && n <= groups {
+			return n
+		}
+	}
+	return min(groups, happened)
+}
+
+// selfCases are those of level 2, of which n kill at some of the writes.
+func selfCases(c *Contract, n int) (cases []*Case) {
 	for i := range n {
 		cases = append(cases,
 			&Case{Name: fmt.Sprintf("killed before a write, %d of %d", i+1, n), Level: 2, maybe: true,

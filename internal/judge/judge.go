@@ -228,7 +228,7 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 	}
 	written := len(first.scene.requests(writes))
 	fmt.Fprintf(out, "  the undisturbed run took %.1fs, with %d writes\n", first.Seconds, written)
-	all := l.cases(first.scene, written, o.Level)
+	all := l.cases(first.scene, o.Only, o.Level)
 	var chosen []*Case
 	var names []string
 	for _, c := range all {
@@ -298,11 +298,11 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 	return results, nil
 }
 
-// cases are those up to a level, without the undisturbed one, which has made so many writes.
-func (l *lab) cases(first *scene, written, level int) []*Case {
+// cases are those up to a level, without the undisturbed one, which comes first. One that is asked for by its name is among them.
+func (l *lab) cases(first *scene, asked string, level int) []*Case {
 	all := workCases(l.contract)[1:]
 	if level >= 2 {
-		all = append(all, selfCases(l.contract, written)...)
+		all = append(all, selfCases(l.contract, groupsOf(asked, len(first.requests(writes))))...)
 	}
 	if level >= 3 {
 		all = append(all, wireCases(l.contract, first.busy, l.own)...)
@@ -314,7 +314,7 @@ func (l *lab) cases(first *scene, written, level int) []*Case {
 		all = append(all, citizenCases(first)...)
 	}
 	if level >= 6 {
-		all = append(all, outsideCases(l.contract, first.outside)...)
+		all = append(all, outsideCases(l.contract, first.outside, asked)...)
 	}
 	return all
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // outsideCases are those of level 6, as far as the undisturbed run gives them something to strike.
-func outsideCases(c *Contract, first *outside) []*Case {
+func outsideCases(c *Contract, first *outside, asked string) []*Case {
 	cases := []*Case{
 		{Name: "answers from outside lost", When: "after the outside had carried out each of its calls once without an answer", inject: each(1, anyChange, loseAnswer)},
 		{Name: "no answer from outside", When: "after the outside had carried out one of its calls, and never answered", inject: never},
@@ -31,7 +31,7 @@ func outsideCases(c *Contract, first *outside) []*Case {
 		{Name: "deleted while the answer was lost", When: "after people had deleted it while nobody knew how a call had ended", free: true, play: deleteUnanswered, inject: nothingMore},
 	}
 	calls := first.made()
-	n := min(groups, len(calls))
+	n := groupsOf(asked, len(calls))
 	for i := range n {
 		cases = append(cases,
 			&Case{Name: fmt.Sprintf("killed before a call, %d of %d", i+1, n), When: "after it was killed before one of its calls to the outside", inject: killAtCall(false, i, n)},

@@ -84,3 +84,20 @@ func TestNewWork(t *testing.T) {
 		t.Error("three writes are enough to tell")
 	}
 }
+
+// A case that is played again is found by its name, although a smaller scenario has fewer writes.
+func TestGroupsOf(t *testing.T) {
+	for _, test := range []struct {
+		asked    string
+		happened int
+		want     int
+	}{
+		{"", 40, 5}, {"", 3, 3}, {"^two copies$", 3, 3},
+		{"killed before a write, 1 of 5", 3, 5}, {"^killed after a call, 2 of 4$", 40, 4}, {"^killed", 4, 4},
+		{"killed before a write, 1 of 900", 3, 3},
+	} {
+		if got := groupsOf(test.asked, test.happened); got != test.want {
+			t.Errorf("%q with %d writes: %d cases, want %d", test.asked, test.happened, got, test.want)
+		}
+	}
+}

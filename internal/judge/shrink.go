@@ -203,7 +203,7 @@ func (l *lab) once(ctx context.Context, r Result, tracks map[string]int, window 
 	if r.Case == undisturbed || first.Verdict != passed {
 		return first, r.Case == undisturbed && same(first)
 	}
-	for _, c := range small.cases(first.scene, len(first.scene.requests(writes)), r.Level) {
+	for _, c := range small.cases(first.scene, r.Case, r.Level) {
 		if c.Name == r.Case {
 			again := small.play(ctx, c, r.Seed, &first)
 			return again, same(again)
