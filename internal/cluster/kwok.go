@@ -204,12 +204,10 @@ func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
 // that ends only now, because it has missed the API server, is started as well.
 func (k *kwok) repair(ctx context.Context, out io.Writer) error {
 	for round := 0; ; round++ {
-		running, err := k.processes(ctx)
-		if err != nil {
-			return err
-		}
-		missing := missingComponents(running)
+		missing, err := k.revive(ctx)
 		switch {
+		case err != nil:
+			return err
 		case len(missing) == 0 && round == 0:
 			return errors.New("all of it runs, and the API server does not answer")
 		case len(missing) == 0:
@@ -218,9 +216,6 @@ func (k *kwok) repair(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("%s ended again and again%s", strings.Join(missing, ", "), k.lastLogLines())
 		}
 		fmt.Fprintf(out, "Repairing the %s cluster: %s not running\n", k.name(), strings.Join(missing, ", "))
-		if err := k.revive(ctx); err != nil {
-			return err
-		}
 		if err := waitReady(ctx, k.kubeconfig(), kwokNodes, 30*time.Second); err != nil {
 			return err
 		}
@@ -249,7 +244,7 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 		"--kwok-controller-binary", k.ws.Bin("kwok"),
 		"--wait", "60s")
 	for range 2 { // what ends only now, because it has missed the API server, is started as well
-		if revived := k.revive(ctx); revived == nil {
+		if missing, reviveErr := k.revive(ctx); reviveErr == nil && len(missing) > 0 {
 			err = nil // whether it helps, the next steps show
 		}
 		if err == nil {
@@ -271,23 +266,21 @@ func (k *kwok) create(ctx context.Context, stamp string) error {
 	return os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644)
 }
 
-// revive starts what has ended while the cluster came up: kwok's controller gives up when the API
-// server needs more than about 15 s, as it does on a slow disk, and kube-controller-manager soon after.
-func (k *kwok) revive(ctx context.Context) error {
+// revive starts the components that do not run, and returns their names. While a cluster comes up,
+// kwok's controller gives up when the API server needs more than about 15 s, as it does on a slow
+// disk, and kube-controller-manager soon after.
+func (k *kwok) revive(ctx context.Context) (missing []string, err error) {
 	running, err := k.processes(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	missing := missingComponents(running)
-	if len(missing) == 0 {
-		return errors.New("nothing has ended")
-	}
+	missing = missingComponents(running)
 	for _, name := range missing {
 		if err := k.start(ctx, name); err != nil {
-			return err
+			return missing, err
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // config writes the file that tells kwokctl how to run the cluster, and returns

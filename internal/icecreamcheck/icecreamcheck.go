@@ -657,18 +657,24 @@ func Report(c *check.C) {
 			return nil
 		}
 	}
+	status := func(name string) v1alpha1.IcecreamStatus {
+		found, err := g.f.Icecreams.Get(c.Context(), name, metav1.GetOptions{})
+		c.Must(err)
+		return found.Status
+	}
 	reports := func(replicas int32) {
 		expected := fmt.Sprintf("replicas and availableReplicas %d, the condition Available=True, and for both observedGenerations the Icecream's generation", replicas)
 		err := g.Within(check.Patience(15*time.Second), is(replicas))
+		if err == nil {
+			return
+		}
 		if errors.As(err, new(errOldGeneration)) {
 			c.Mistake("old generation", expected, err.Error())
 		}
-		if now, getErr := g.f.Icecreams.Get(c.Context(), "vanilla", metav1.GetOptions{}); err != nil && getErr == nil && now.Status.ObservedGeneration == 0 && now.Status.Replicas == nil && meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable) == nil {
+		if now := status("vanilla"); now.ObservedGeneration == 0 && now.Replicas == nil && meta.FindStatusCondition(now.Conditions, v1alpha1.ConditionAvailable) == nil {
 			g.mistake("status empty", expected, err.Error())
 		}
-		if err != nil {
-			c.Fail(expected, err.Error())
-		}
+		c.Fail(expected, err.Error())
 	}
 	reports(1)
 
@@ -759,11 +765,6 @@ func Report(c *check.C) {
 		return nil
 	})
 	g.f.Patch("without", `{"spec":{"deploymentName":"taken"}}`)
-	status := func(name string) v1alpha1.IcecreamStatus {
-		found, err := g.f.Icecreams.Get(c.Context(), name, metav1.GetOptions{})
-		c.Must(err)
-		return found.Status
-	}
 	g.Until("the condition Available=False for the Icecream without, whose Deployment is somebody else's", func(context.Context) error {
 		if found := status("without"); !meta.IsStatusConditionFalse(found.Conditions, v1alpha1.ConditionAvailable) {
 			return errors.New("the conditions are " + asJSON(found.Conditions))

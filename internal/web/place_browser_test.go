@@ -210,6 +210,8 @@ func TestBrowserStay(t *testing.T) {
 	b.ready(1)
 	b.click(`[data-step="2"][data-command="1"] .run-button`)
 	b.until(`document.querySelector('details.happened').open`)
+	b.do("reloading", chromedp.Reload())
+	b.until(`document.querySelector('details.happened')?.open`)
 	// A lesson in which one was not begins at its top.
 	b.click("#previous-step")
 	b.until(`document.querySelector('#lesson .run')?.dataset.step === '1' && document.querySelector('#lesson').scrollTop === 0`)

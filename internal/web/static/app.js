@@ -3,7 +3,7 @@ import { $, announce, api, h, post, setText, tellError } from './dom.js';
 import { focusEditor, hideEditor, openWork, reopen } from './editor.js';
 import { showFound } from './contents.js';
 import { startFollow } from './follow.js';
-import { showLesson, showOutcome, startLessons } from './lesson.js';
+import { refold, showLesson, startLessons } from './lesson.js';
 import { state } from './state.js';
 import { startNotes, startTrainer } from './trainer.js';
 import { events, focusTerminal, setTerminalOptions, setTerminalTheme, startKeys as startTerminalKeys, startTerminals, terminalShown } from './terminal.js';
@@ -132,7 +132,7 @@ function startSettings() {
     box.addEventListener('change', async () => {
       if (box.dataset.setting === 'notify' && box.checked) box.checked = (await globalThis.Notification?.requestPermission()) === 'granted';
       change(box.dataset.setting, box.checked);
-      if (box.dataset.setting === 'fold') for (const output of document.querySelectorAll('details.output')) refold(output);
+      if (box.dataset.setting === 'fold') refold();
     });
   }
   for (const name of ['theme', 'size', 'panes', 'fold', 'notify', 'reader']) state.on(name, apply);
@@ -145,13 +145,6 @@ function startSettings() {
     }
   });
   apply();
-}
-
-function refold(output) {
-  const box = output.previousElementSibling;
-  output.wasKnown = undefined;
-  if (box.explanation) box.explanation.wasRun = undefined;
-  showOutcome(box);
 }
 
 // The state of the cluster, and the faults that still strike.

@@ -71,7 +71,7 @@ export async function openWork(path, line, isFocused = true) {
     file = files.get(path) ?? { path, saved: disk.text, hash: isDraft ? draft.hash : disk.hash, isConflict: isDraft && draft.hash !== disk.hash, hasDraft: isDraft, writes: 0, saving: Promise.resolve() };
     file.view ??= cm.EditorState.create({ doc: isDraft ? draft.text : disk.text, extensions: extensions(path) });
     files.set(path, file);
-    state.set('files', [...files.keys()]);
+    rememberOpen();
     events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
   }
   const isNew = path !== shown;
@@ -82,6 +82,8 @@ export async function openWork(path, line, isFocused = true) {
   view.focus();
   announce(`${path} is open.`);
 }
+
+const rememberOpen = () => state.set('files', [...files.keys()]);
 
 // reopen opens what was open before a reload, and leaves the focus where it is.
 export async function reopen() {
@@ -114,7 +116,7 @@ function close(path) {
   if (file.hasDraft) state.set(draftOf(path), null);
   if (path === shown) shown = '';
   files.delete(path);
-  state.set('files', [...files.keys()]);
+  rememberOpen();
   if (files.size > 0) show(shown || files.keys().next().value);
   drawFrame();
   if (files.size > 0) view.focus(); // the button that had the focus is gone
@@ -158,7 +160,7 @@ const keepAll = () => files.forEach(keep);
 const keepDrafts = later(500, keepAll);
 addEventListener('pagehide', () => {
   keepAll();
-  if (files.size > 0) state.set('files', [...files.keys()]); // another window may have closed them
+  if (files.size > 0) rememberOpen(); // another window may have closed them
 });
 
 function changed() {

@@ -64,11 +64,11 @@ export async function showLesson(step, hash = '', push = true) {
     if (mine !== asked) return;
     current = step;
     article.innerHTML = lesson.html;
+    article.scrollTop = 0;
     article.setAttribute('aria-busy', false);
     document.title = `${lesson.title} - Programming the Kubernetes API in Go`;
-    for (const box of article.querySelectorAll('.run')) prepare(box);
-    article.scrollTop = 0;
     foldExplanations(article);
+    for (const box of article.querySelectorAll('.run')) prepare(box);
     for (const pre of article.querySelectorAll('pre.code, .by-hand pre')) withCopy(pre);
     showContents(step);
     $('#lesson').children[state.get('at', {})[step]]?.scrollIntoView(); // where one was
@@ -137,21 +137,27 @@ function outcomeOf(box) {
   return known?.hash === box.dataset.hash ? known : null;
 }
 
-export function showOutcome(box) {
+// unfold opens what would give a prediction away as soon as its commands have run, and folds it again when they have not.
+// In between it is as the reader has left it.
+function unfold(details, boxes) {
+  const hasRun = boxes.every((box) => { const known = outcomeOf(box); return known && !known.type; });
+  if (details.hadRun === hasRun) return;
+  details.open = hasRun || !state.get('fold', true);
+  details.hadRun = hasRun;
+}
+
+// refold folds or opens all of it, as the setting says now.
+export function refold() {
+  for (const details of document.querySelectorAll('details:is(.output, .happened)')) details.hadRun = undefined;
+  for (const box of document.querySelectorAll('.run')) showOutcome(box);
+}
+
+function showOutcome(box) {
   const message = outcomeOf(box);
   const outcome = $('.outcome', box);
   const output = outputOf(box);
-  const isKnown = message && !message.type;
-  if (output && output.wasKnown !== Boolean(isKnown)) {
-    output.open = Boolean(isKnown) || !state.get('fold', true);
-    output.wasKnown = Boolean(isKnown);
-  }
-  const explanation = box.explanation;
-  if (explanation) {
-    const isRun = explanation.boxes.every((one) => { const known = outcomeOf(one); return known && !known.type; });
-    if (explanation.wasRun !== isRun) explanation.details.open = isRun || !state.get('fold', true);
-    explanation.wasRun = isRun;
-  }
+  if (output) unfold(output, [box]);
+  if (box.explanation) unfold(box.explanation.details, box.explanation.boxes);
   outcome.hidden = !message;
   if (!message) return;
   const [kind, text] = words(message);
