@@ -324,6 +324,7 @@ func TestBrowserStep(t *testing.T) {
 // A click while a command runs is refused, and the page says so; a command that prints
 // something else than the lesson has its difference below it.
 func TestBrowserOutcomes(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ sleep 100\n$ echo four\nfive\n$ (exit 3)")
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
@@ -454,6 +455,7 @@ func copyClone(t *testing.T) workspace.Workspace {
 
 // Terminals and what they show survive a reload; one that is closed does not.
 func TestBrowserReload(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ true")
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/")
@@ -485,6 +487,7 @@ const f6 = kb.F6
 
 // Everything can be done with keys alone, and no part of the page holds the focus.
 func TestBrowserKeyboard(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ echo 4$((1+1))\n42")
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
@@ -550,6 +553,7 @@ func TestBrowserKeyboard(t *testing.T) {
 
 // No lesson and no tab needs horizontal scrolling, on a projector or on a phone.
 func TestBrowserWidth(t *testing.T) {
+	t.Parallel()
 	e, c := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
 	if err != nil {
@@ -622,6 +626,7 @@ func (b *tab) accessible(part string) {
 
 // axe-core finds nothing serious in any part of the page, light or dark.
 func TestBrowserAccessibility(t *testing.T) {
+	t.Parallel()
 	_, c := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
@@ -708,6 +713,7 @@ func (b *tab) inTerminal(command, end string) {
 
 // Each button of the X-ray does what it says, and the page shows its effect.
 func TestBrowserXrayFaults(t *testing.T) {
+	t.Parallel()
 	e, b := xrayPage(t, "./03-informer/shared-informer", "-until end")
 	const informer = "shared-informer"
 	create(t, e, "first")
@@ -784,6 +790,7 @@ func TestBrowserXrayFaults(t *testing.T) {
 
 // Time can be stopped, stepped and played back, and what was saved opens again.
 func TestBrowserXrayTime(t *testing.T) {
+	t.Parallel()
 	e, b := xrayPage(t, "./03-informer/shared-informer", "-until end")
 	const (
 		mode     = `document.querySelector('#xray-mode').textContent`
@@ -851,6 +858,7 @@ func TestBrowserXrayTime(t *testing.T) {
 
 // A controller is seen from inside: its cache, its queue, and the way of one key.
 func TestBrowserXrayInside(t *testing.T) {
+	t.Parallel()
 	e, b := xrayPage(t, "./03-informer/first-loop", "")
 	const (
 		inside = `document.querySelector('.inside article')`
@@ -892,6 +900,7 @@ func TestBrowserXrayInside(t *testing.T) {
 // A controller of step 06 is followed from an event to its writes: each has its reason,
 // and its request is on the wire.
 func TestBrowserXrayController(t *testing.T) {
+	t.Parallel()
 	e, b := xrayPage(t, "./06-controller/icecream", "", "../../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
 	b.inTerminal("kubectl apply -n "+e.Namespace+" -f "+e.Workspace().Root+"/06-controller/objects/vanilla.yaml", "vanilla created")
 	key := e.Namespace + "/vanilla"
@@ -910,6 +919,7 @@ func TestBrowserXrayController(t *testing.T) {
 
 // The button of a tour runs its scenario in the terminal, and the page says what to look at.
 func TestBrowserXrayTour(t *testing.T) {
+	t.Parallel()
 	_, c := begin(t, "", nil)
 	b := open(t, c, "/")
 	b.ready(1)

@@ -50,6 +50,7 @@ func beStranger(t *testing.T, script string) *otherPort {
 // A server on another port of 127.0.0.1 learns nothing that opens anything, and its page
 // reaches nothing in the learner's browser.
 func TestBrowserOtherPort(t *testing.T) {
+	t.Parallel()
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
 	s := beStranger(t, fmt.Sprintf(`
 		const page = %q;
@@ -103,6 +104,7 @@ func TestBrowserOtherPort(t *testing.T) {
 
 // Each of the page's headers keeps out what it is for.
 func TestBrowserHeaders(t *testing.T) {
+	t.Parallel()
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
 	s := beStranger(t, fmt.Sprintf(`
 		const page = %q;
@@ -157,6 +159,7 @@ func (b *tab) forgive() {
 // A hostile file, object name, User-Agent and log are shown as text: no script of theirs
 // runs, and they leave their box in no way.
 func TestBrowserHostileText(t *testing.T) {
+	t.Parallel()
 	const evil = `<img src=x onerror=hacked()><script>hacked()</script><style>body{display:none}</style>"'>` + "`${hacked()}`"
 	ws := clone(t, "$ true")
 	for name, text := range map[string]string{"evil.html": evil, "evil.go": "package main // " + evil, "evil.yaml": evil, evil[:27] + ".md": "x"} {

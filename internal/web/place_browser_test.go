@@ -166,6 +166,7 @@ func waitFor(t *testing.T, f func() bool) {
 
 // A new server, on another port, goes on where the learner was.
 func TestBrowserStay(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ echo one\none\n$ echo two\ntwo")
 	var long strings.Builder
 	for i := range 40 {
@@ -223,6 +224,7 @@ func TestBrowserStay(t *testing.T) {
 
 // Two windows of one browser: one writes to a terminal, and the other says so and can take over.
 func TestBrowserTwoWindows(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ true")
 	_, c := begin(t, "", &ws)
 	one := open(t, c, "/")
@@ -260,6 +262,7 @@ func TestBrowserTwoWindows(t *testing.T) {
 
 // Contents, search and glossary lead to their places.
 func TestBrowserFind(t *testing.T) {
+	t.Parallel()
 	_, c := begin(t, "", nil)
 	b := open(t, c, "/?step=3")
 	b.ready(1)
@@ -275,10 +278,10 @@ func TestBrowserFind(t *testing.T) {
 	b.keys(kb.Escape)
 	b.until(`document.querySelector('#found').hidden`)
 	b.click("#search")
-	b.keys("blockOwnerDeletion")
-	b.until(`document.querySelectorAll('#found li').length > 0`)
-	step := eval[string](b, `document.querySelector('#found a').dataset.step`)
-	b.keys(kb.Enter, kb.Enter)
+	b.keys("blockOwnerDeletion", kb.Enter) // before it is searched for
+	b.until(`document.activeElement.matches('#found a') && document.querySelector('#found').textContent.includes('blockOwnerDeletion')`)
+	step := eval[string](b, `document.activeElement.dataset.step`)
+	b.keys(kb.Enter)
 	b.until(fmt.Sprintf(`document.querySelector('#found').hidden && document.querySelector('#steps [aria-current]').dataset.step === %q`, step))
 	b.click(`#steps [data-step="3"]`)
 	b.until(`document.querySelector('#lesson .run')?.dataset.step === '3' && document.querySelector('#lesson .term')`)
@@ -292,6 +295,7 @@ func TestBrowserFind(t *testing.T) {
 
 // Somebody with a prefix finds what is in the steps that they can do.
 func TestBrowserFindWithAPrefix(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ true")
 	testfile.WriteAll(t, ws.Root, map[string]string{
 		"02-two/README.md":  "# Two\n\nThis is easily found.\n",
@@ -308,6 +312,7 @@ func TestBrowserFindWithAPrefix(t *testing.T) {
 
 // The page says how the cluster is, and which faults can still strike, also after a reload.
 func TestBrowserKnow(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ true")
 	e, c := begin(t, "", &ws)
 	look := Cluster{Name: "kwok"}
@@ -341,6 +346,7 @@ func TestBrowserKnow(t *testing.T) {
 
 // At 200 % zoom and on a small window one pane can have the whole page.
 func TestBrowserZoom(t *testing.T) {
+	t.Parallel()
 	ws := clone(t, "$ true")
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/")

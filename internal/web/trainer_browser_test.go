@@ -97,6 +97,7 @@ func slide(number, text string) string {
 // No section of any lesson is without a slide, and no word of a lesson is on none; questions,
 // commands, explanations and excerpts are each on a slide of their kind.
 func TestBrowserTrainerSlides(t *testing.T) {
+	t.Parallel()
 	ws, err := workspace.Find()
 	if err != nil {
 		t.Fatal(err)
@@ -147,6 +148,7 @@ func TestBrowserTrainerSlides(t *testing.T) {
 
 // The trainer's windows work with keys alone and move together; what a command prints is folded until it has run.
 func TestBrowserTrainer(t *testing.T) {
+	t.Parallel()
 	ws := taught(t)
 	share := t.TempDir()
 	testfile.WriteAll(t, share, map[string]string{"anna.json": `{"tasks": [{"task": "1.1", "name": "patch", "state": "begun", "mistake": "ghost"}]}`})
@@ -269,6 +271,7 @@ func TestBrowserTrainer(t *testing.T) {
 
 // A learner's page goes where the trainer is, takes the focus from nothing, and stops when the learner goes elsewhere.
 func TestBrowserTrainerFollow(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "place")
 	ws := taught(t)
 	long := strings.Repeat("A line of a long lesson.\n\n", 60)
@@ -334,6 +337,7 @@ func TestBrowserTrainerFollow(t *testing.T) {
 
 // On paper there are all slides of the step, each section on a new page; from the notes, all notes.
 func TestBrowserTrainerPrint(t *testing.T) {
+	t.Parallel()
 	c := beginWith(t, Options{Workspace: taught(t)})
 	b := open(t, c, "/?view=trainer&step=1")
 	b.arrives(slide("Text, 1 of 1", "A lesson."))

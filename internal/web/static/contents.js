@@ -15,7 +15,7 @@ export function startContents(all, show) {
   field.addEventListener('input', later(200, () => search(field.value).catch(tellError)));
   field.addEventListener('keydown', (event) => {
     if (event.key === 'Escape') search(field.value = '');
-    if (event.key === 'Enter' || event.key === 'ArrowDown') $('#found a')?.focus();
+    if (event.key === 'Enter' || event.key === 'ArrowDown') search(field.value).then(() => $('#found a')?.focus(), tellError);
   });
   $('#found').addEventListener('click', (event) => event.target.closest('a') && search(field.value = ''));
   api('/api/glossary').then(({ html }) => {
@@ -111,7 +111,8 @@ async function search(text) {
     throw error;
   });
   const all = (await index).filter(({ lower }) => words.every((word) => lower.includes(word)));
-  if ($('#search').value !== text) return; // more has been typed since
+  if ($('#search').value !== text || found.dataset.text === text) return; // more has been typed since, or it is there
+  found.dataset.text = text;
   found.replaceChildren(h('p', { role: 'status' }, all.length ? `${all.length} places${all.length > 40 ? ', of which these are the first 40' : ''}` : 'Nothing found. Each word has to be in the same paragraph.'),
     h('ol', {}, ...all.slice(0, 40).map((place) => {
       const at = Math.max(0, place.lower.indexOf(words[0]) - 60);
