@@ -39,7 +39,7 @@ export function showTab(name) {
 // bringTab shows a tab that a link or a button leads to, also when the lesson has the whole page.
 function bringTab(name) {
   if ($('#main').dataset.panes === 'lesson') {
-    state.set('panes', 'both');
+    state.set('panes', low.matches ? 'tools' : 'both');
     apply();
   }
   showTab(name);

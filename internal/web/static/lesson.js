@@ -71,6 +71,7 @@ export async function showLesson(step, hash = '', push = true) {
     for (const box of article.querySelectorAll('.run')) prepare(box);
     for (const pre of article.querySelectorAll('pre.code, .by-hand pre')) withCopy(pre);
     showContents(step);
+    $('#steps [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
     $('#lesson').children[state.get('at', {})[step]]?.scrollIntoView(); // where one was
     announce(`${lesson.title}.`);
     showExercises().catch(tellError);
