@@ -39,8 +39,9 @@ func lines(p *testenv.Process) []string {
 	return slices.DeleteFunc(strings.Split(p.Stdout(), "\n"), func(line string) bool { return line == "" })
 }
 
-// checkFirstClient has somebody come between the list and the watch of the program, and then
-// lets Leases change and go, the program's own at the end.
+// checkFirstClient has somebody come before the program signs in, and somebody before its watch.
+// Then it lets Leases come, change and go, the program's own at the end. A second program loses
+// its watch.
 func checkFirstClient(c *check.C) {
 	program := c.Program()
 	p := c.Proxy()
@@ -54,11 +55,17 @@ func checkFirstClient(c *check.C) {
 	c.Must(signIn(c.Context(), "old", here))
 	c.Must(signIn(c.Context(), "stranger", nil))
 	watches := faultproxy.Match{Verb: "watch*", Resource: "leases"}
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "leases"}, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		return signIn(ctx, "bert", here)
+	}})
 	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		return signIn(ctx, "anna", here)
 	}})
+	start := func(name string) *testenv.Process {
+		return c.Start(testenv.Command{Path: program, Args: []string{"-namespace", c.Namespace, "-name", name}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	}
 
-	client := c.Start(testenv.Command{Path: program, Args: []string{"-namespace", c.Namespace, "-name", "me"}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+	client := start("me")
 	times := func(line string) (n int) {
 		for _, l := range lines(client) {
 			if l == line {
@@ -78,6 +85,8 @@ func checkFirstClient(c *check.C) {
 		switch {
 		case times("here stranger")+times("came stranger") > 0:
 			c.Mistake("no selector", "nothing about the Lease stranger, which has no label", client.Stdout())
+		case times("came passer-by") > 0:
+			c.Mistake("watch without a selector", "nothing about the Lease passer-by, which has no label", client.Stdout())
 		case times("came anna") > 1:
 			c.Mistake("change taken for a coming", "came anna, once", "came anna again, after a change of that Lease")
 		}
@@ -104,10 +113,14 @@ func checkFirstClient(c *check.C) {
 		}
 	}
 	until("here old", "came anna", "came me")
+	c.Must(signIn(c.Context(), "passer-by", nil))
 	_, err := leases.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"anna"}}`), metav1.PatchOptions{})
 	c.Must(err)
 	c.Must(leases.Delete(c.Context(), "old", metav1.DeleteOptions{}))
 	until("left old")
+	if times("came bert") == 0 { // events come in order
+		c.Mistake("missed between list and create", "came bert, who came after the list and before the program's own Lease", client.Stdout())
+	}
 	c.Must(leases.Delete(c.Context(), "me", metav1.DeleteOptions{}))
 	until("left me")
 	c.Must(signIn(c.Context(), "late", here))
@@ -129,9 +142,26 @@ func checkFirstClient(c *check.C) {
 		c.Failf(end, "exit code %d:\n%s", client.ExitCode(), client.Stderr())
 	}
 	// Who signs in first, anna or the program, is the program's choice.
-	want := []string{"came anna", "came me", "here old", "left me", "left old"}
+	want := []string{"came anna", "came bert", "came me", "here old", "left me", "left old"}
 	if got := slices.Sorted(slices.Values(lines(client))); !slices.Equal(got, want) {
 		c.Fail("the lines "+strings.Join(want, ", "), strings.Join(got, ", "))
+	}
+
+	client = start("you")
+	until("came you")
+	p.Cut(watches)
+	// To watch again is better than what is asked for, if nothing is missed. So it may go on.
+	c.Must(leases.Delete(c.Context(), "you", metav1.DeleteOptions{}))
+	if err := c.Until(check.Patience(10*time.Second), func(context.Context) error {
+		if client.Ended() {
+			return nil
+		}
+		return errors.New("it still runs:\n" + client.Stdout())
+	}); err != nil {
+		c.Fail("an end with an error, because the watch has ended before the program's own Lease", err.Error())
+	}
+	if times("left you") == 0 && client.ExitCode() == 0 {
+		c.Mistake("end of the watch taken for its own", "an exit code other than 0 after the watch has ended", "exit code 0, without left you")
 	}
 }
 
@@ -262,7 +292,7 @@ func checkRetry(c *check.C) {
 	// The program itself creates one ConfigMap before it counts.
 	creates := faultproxy.Match{Verb: "create", Resource: "configmaps"}
 	p.MustInject(faultproxy.Rule{Match: creates, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter"}, Data: map[string]string{"count": "10", "others": "kept"}}
+		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter", Labels: map[string]string{"others": "kept"}}, Data: map[string]string{"count": "10", "others": "kept"}}
 		_, err := configMaps.Create(ctx, theirs, metav1.CreateOptions{})
 		return err
 	}})
@@ -271,7 +301,7 @@ func checkRetry(c *check.C) {
 		_, err := configMaps.Patch(ctx, "counter", types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
 	}})
-	count := func(writers, rounds string) (*testenv.Process, map[string]string) {
+	count := func(writers, rounds string) (*testenv.Process, *corev1.ConfigMap) {
 		program := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", writers, "-rounds", rounds}})
 		err := c.Until(20*time.Second, func(context.Context) error {
 			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
@@ -286,14 +316,14 @@ func checkRetry(c *check.C) {
 			c.Fail("the program ends", err.Error())
 		}
 		cm, err := configMaps.Get(c.Context(), "counter", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return program, nil
+		if !apierrors.IsNotFound(err) {
+			c.Must(err)
 		}
-		c.Must(err)
-		return program, cm.Data
+		return program, cm
 	}
 
-	one, data := count("1", "3")
+	one, counter := count("1", "3")
+	data := counter.Data
 	var last faultproxy.Request
 	if requests := p.Requests(faultproxy.Match{Resource: "configmaps"}); len(requests) > 0 {
 		last = requests[len(requests)-1]
@@ -311,17 +341,19 @@ func checkRetry(c *check.C) {
 		c.Mistake("lost update", want, held)
 	case held != want:
 		c.Fail(want, held)
+	case counter.Labels["others"] == "":
+		c.Mistake("rest of the object lost", "the label others=kept, which somebody else has given to it", fmt.Sprintf("the labels %v", counter.Labels))
 	case !strings.Contains(one.Stdout(), "count 13 after ") || strings.Contains(one.Stdout(), "after 0 ") || strings.Contains(one.Stdout(), "after 1 "):
 		c.Fail("1 writers, 3 rounds: count 13 after 2 refusals", "it printed:\n"+one.Stdout())
 	}
 
-	four, data := count("4", "5")
-	if got := data["count"]; got != "20" {
+	four, counter := count("4", "5")
+	if got := counter.Data["count"]; got != "20" {
 		c.Failf("count 20 after five rounds of four writers", "count %s\n%s", got, four.Stderr())
 	}
 }
 
-// checkPages deletes an object of the last page before the second list.
+// checkPages deletes an object of the last page before the second list. That page is as full as the others.
 func checkPages(c *check.C) {
 	program := c.Program()
 	p := c.Proxy()
@@ -329,7 +361,7 @@ func checkPages(c *check.C) {
 	p.MustInject(faultproxy.Rule{Match: lists, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		return c.Client.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, "page-024", metav1.DeleteOptions{})
 	}})
-	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "25", "-limit", "10"}})
+	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "30", "-limit", "10"}})
 	query := func(r faultproxy.Request) url.Values {
 		values, err := url.ParseQuery(r.Query)
 		c.Must(err)
@@ -359,7 +391,7 @@ func checkPages(c *check.C) {
 	if err != nil {
 		c.Fail("the program ends", err.Error())
 	}
-	const want = "by hand: 25"
+	const want = "by hand: 30"
 	output := paging.Stdout()
 	_, after, found := strings.Cut(output, "by hand: ")
 	total, _, _ := strings.Cut(after, "\n")
@@ -368,7 +400,7 @@ func checkPages(c *check.C) {
 		c.Failf(want, "exit code %d:\n%s%s", paging.ExitCode(), output, paging.Stderr())
 	case total == "10" && p.Count(lists) == 4: // three are the pager's
 		c.Mistake("only the first page", "three list requests, "+want, "one list request, by hand: "+total)
-	case total != "25":
+	case total != "30":
 		c.Fail("the state of the first page, which had one object more than there are now: "+want, "by hand: "+total)
 	case p.Count(lists) != 6:
 		c.Failf("three list requests", "%d", p.Count(lists)-3)
@@ -456,6 +488,25 @@ watch again from the last version:
 		c.Mistake("version not kept", "the last watch begins at the version of the last event", last)
 	case output != want || watching.ExitCode() != 0:
 		c.Failf(want, "%s%sexit code %d", output, watching.Stderr(), watching.ExitCode())
+	}
+
+	// The first watch shows nothing, so what it returns is the version from which it began.
+	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Drop, Event: "ADDED", Object: "live"})
+	quiet := start()
+	if err := c.Until(30*time.Second, func(context.Context) error {
+		if quiet.Ended() {
+			return nil
+		}
+		return errors.New("it still runs")
+	}); err != nil {
+		c.Failf("the program ends", "%v\n%s", err, quiet.Stdout())
+	}
+	const sinceList = "ADDED live, ADDED brief, DELETED brief and DELETED early, from the version of the list"
+	switch _, last, _ := strings.Cut(quiet.Stdout(), "watch again from the last version:"); {
+	case !strings.Contains(last, "ADDED brief"):
+		c.Mistake("no event and no version", sinceList+", after a watch that has shown no event", last)
+	case !strings.Contains(last, "ADDED live"):
+		c.Fail(sinceList, last)
 	}
 }
 

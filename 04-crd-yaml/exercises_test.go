@@ -384,8 +384,10 @@ func checkAdmission(c *check.C) {
 	if err := change(`{"metadata": {"finalizers": null}}`); err != nil {
 		c.Mistake("finalizers cannot be edited", "the finalizer of a policy that kills already can be removed", err.Error())
 	}
-	if err := change(`{"spec": {"selector": {"matchLabels": {"app": "shop"}}}}`); err == nil {
-		c.Mistake("a killer can be widened", "a new selector of a policy that kills already is refused", "the server has accepted it")
+	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`} {
+		if err := change(`{"spec": {"` + field + `": ` + patch + `}}`); err == nil {
+			c.Mistake("a killer can be widened", "a change of "+field+" of a policy that kills already is refused", "the server has accepted it")
+		}
 	}
 	labelNamespace(c.T, c.Env, `"allowed"`)
 	c.Must(c.Until(time.Minute, func(context.Context) error {
@@ -420,6 +422,17 @@ func checkAdmission(c *check.C) {
 		default:
 			c.Fail(expected, err.Error())
 		}
+	}
+
+	labelNamespace(c.T, c.Env, `"denied"`)
+	c.Must(c.Until(time.Minute, func(context.Context) error {
+		if allowed() {
+			return errors.New("the server has not seen the new label of the namespace")
+		}
+		return nil
+	}))
+	if err := create(policies, kill); err == nil {
+		c.Mistake("any value of the label", "with the label kill=denied on the namespace, a new policy that kills is refused", "the server has accepted it")
 	}
 }
 

@@ -204,7 +204,7 @@ func checkStatus(c *check.C) {
 	ours := faultproxy.Match{Resource: "healthcheckpolicies/status", Name: "crud", If: faultproxy.Request.Write}
 	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		return errors.Join(patch(ctx, `{"spec": {"requiredProbes": ["startup"]}}`),
-			patch(ctx, `{"status": {"conditions": [{"type": "Audited", "status": "True", "reason": "Shown", "message": "by somebody else", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}}`, "status"))
+			patch(ctx, `{"status": {"lastEvictionTime": "2020-01-01T00:00:00Z", "conditions": [{"type": "Audited", "status": "True", "reason": "Shown", "message": "by somebody else", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}}`, "status"))
 	}})
 	// Compliant has been False for long when the second report begins.
 	old := false
@@ -227,6 +227,7 @@ func checkStatus(c *check.C) {
 		return err
 	}})
 
+	before := time.Now().Truncate(time.Second)
 	r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}})
 	written := states(c, policies, "crud", since)
 	conflict := strings.Contains(r.Stderr, "the object has been modified")
@@ -255,17 +256,21 @@ func checkStatus(c *check.C) {
 			conditions[fmt.Sprint(condition["type"])] = condition
 		}
 	}
+	lastChecked, _ := status["lastChecked"].(string)
+	checked, _ := time.Parse(time.RFC3339, lastChecked) // or long ago
 	switch compliant := conditions["Compliant"]; {
 	case conditions["Audited"] == nil:
 		c.Mistake("conditions overwritten", "the condition Audited, which somebody else has written", held)
-	case compliant["status"] != "False" || compliant["reason"] != "ProbesMissing":
-		c.Fail("the condition Compliant is False, because of ProbesMissing", held)
+	case status["lastEvictionTime"] == nil:
+		c.Mistake("status replaced", "lastEvictionTime, which somebody else has written", held)
+	case compliant["status"] != "False" || compliant["reason"] != "ProbesMissing" || compliant["message"] == "":
+		c.Fail("the condition Compliant is False, because of ProbesMissing, with a message", held)
 	case old && compliant["lastTransitionTime"] != "2020-01-01T00:00:00Z":
 		c.Mistake("transition time moves", "the condition Compliant, which has been False since 2020-01-01", held)
 	case status["observedGeneration"] != last.GetGeneration():
 		c.Mistake("observed generation missing", fmt.Sprintf("observedGeneration %d", last.GetGeneration()), held)
-	case status["lastChecked"] == nil:
-		c.Fail("lastChecked is set", held)
+	case checked.Before(before):
+		c.Fail("lastChecked is the time of the last report", held)
 	case text(field(last, "spec", "requiredProbes")) != `["startup"]`:
 		c.Fail("requiredProbes [startup], which somebody else has written", fmt.Sprintf("spec %s", text(last.Object["spec"])))
 	}
@@ -352,12 +357,14 @@ func checkKeepUnknown(c *check.C) {
 	gvr := policiesResource
 	gvr.Group = crd.Spec.Group
 	policies := c.Dynamic.Resource(gvr).Namespace(c.Namespace)
-	o := policy("x", map[string]any{"action": "kill", "gracePeriod": "5m"})
-	o.SetAPIVersion(gvr.GroupVersion().String())
 	const reviewers = "policy.k8s-go.openshift.org/reviewers"
-	o.SetAnnotations(map[string]string{"note": "keep me", reviewers: "joanna"})
-	_, err := policies.Create(c.Context(), o, metav1.CreateOptions{})
-	c.Must(err)
+	for name, annotations := range map[string]map[string]string{"x": {"note": "keep me", reviewers: "joanna"}, "bare": nil, "noted": {"note": "keep me"}} {
+		o := policy(name, map[string]any{"action": "kill", "gracePeriod": "5m"})
+		o.SetAPIVersion(gvr.GroupVersion().String())
+		o.SetAnnotations(annotations)
+		_, err := policies.Create(c.Context(), o, metav1.CreateOptions{})
+		c.Must(err)
+	}
 
 	p := c.Proxy()
 	writes := faultproxy.Match{Resource: "healthcheckpolicies", Name: "x", If: faultproxy.Request.Write}
@@ -366,14 +373,14 @@ func checkKeepUnknown(c *check.C) {
 			_, err := policies.Patch(ctx, "x", types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+reviewers+`": "joanna,bert"}}}`), metav1.PatchOptions{})
 			return err
 		}})
-	review := func() (testenv.Result, *unstructured.Unstructured) {
+	review := func(name string) (testenv.Result, *unstructured.Unstructured) {
 		r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace,
-			"-resource", gvr.Resource + "." + gvr.Version + "." + gvr.Group, "-reviewer", "anna", "x"}})
-		o, err := policies.Get(c.Context(), "x", metav1.GetOptions{})
+			"-resource", gvr.Resource + "." + gvr.Version + "." + gvr.Group, "-reviewer", "anna", name}})
+		o, err := policies.Get(c.Context(), name, metav1.GetOptions{})
 		c.Must(err)
 		return r, o
 	}
-	r, o := review()
+	r, o := review("x")
 	held := fmt.Sprintf("annotations %s, spec %s", text(o.GetAnnotations()), text(o.Object["spec"]))
 	const all = "joanna,bert,anna"
 	const want = "reviewers " + all
@@ -394,7 +401,7 @@ func checkKeepUnknown(c *check.C) {
 		c.Fail(want, held)
 	}
 	before := p.Count(writes)
-	r, again := review()
+	r, again := review("x")
 	switch got := again.GetAnnotations()[reviewers]; {
 	case got == all+",anna":
 		c.Mistake("named twice", want+" after a second run", "reviewers "+got)
@@ -403,5 +410,14 @@ func checkKeepUnknown(c *check.C) {
 	}
 	if written := p.Requests(writes)[before:]; len(written) > 0 {
 		c.Mistake("written without need", "no write when the name is there", "the request "+written[0].String())
+	}
+	for _, name := range []string{"bare", "noted"} {
+		const want = "reviewers anna, where nobody has been named before"
+		switch r, o := review(name); {
+		case o.GetAnnotations()[reviewers] == ",anna":
+			c.Mistake("empty name", want, "reviewers ,anna")
+		case r.ExitCode != 0 || o.GetAnnotations()[reviewers] != "anna":
+			c.Failf(want, "annotations %s, exit code %d\n%s", text(o.GetAnnotations()), r.ExitCode, r.Stderr)
+		}
 	}
 }

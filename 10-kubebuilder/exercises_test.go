@@ -75,6 +75,9 @@ func (s *summarizer) looked() {
 	name := fmt.Sprintf("further-%d", s.markers)
 	s.create(name)
 	if err := s.Until(check.Patience(15*time.Second), s.has(name, "1", "sweets")); err != nil {
+		if s.create("later"); s.Until(5*time.Second, s.has("later", "1", "sweets")) == nil {
+			s.Mistake("only what comes later", "a summary of the Service "+name+", which the program has found when it began", err.Error())
+		}
 		s.patch(name, `{"metadata":{"labels":{"team":"salt"}}}`)
 		s.patch(name, `{"spec":{"ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}}`)
 		if s.Until(5*time.Second, s.has(name, "2", "salt")) == nil {
@@ -87,8 +90,12 @@ func (s *summarizer) looked() {
 // checkPredicate changes what a summary is made of, and what it is not made of.
 func checkPredicate(c *check.C) {
 	s := &summarizer{C: c, proxy: c.Proxy()}
+	s.create("early")
 	s.process = c.Start(testenv.Command{Path: c.Program(), Args: []string{"-namespace", c.Namespace}, Env: []string{"KUBECONFIG=" + s.proxy.Kubeconfig}})
 	s.looked()
+	if err := s.has("early", "1", "sweets")(c.Context()); err != nil {
+		c.Mistake("only what comes later", "a summary of the Service early, which was there before the program", err.Error())
+	}
 	s.create("web")
 	s.looked()
 
@@ -129,9 +136,10 @@ func checkPredicate(c *check.C) {
 	s.patch("web", `{"metadata":{"annotations":{"color":"blue"}}}`)
 	s.patch("web", `{"metadata":{"labels":{"tier":"front"}}}`)
 	s.patch("web", `{"spec":{"selector":{"app":"web"}}}`)
+	s.patch("web", `{"spec":{"ports":[{"port":81,"name":"http"}]}}`)
 	s.looked()
 	if n := s.proxy.Count(faultproxy.Match{Verb: "get", Resource: "services", Name: "web"}) - before; n > 0 {
-		c.Mistake("everything passes", "no look at web after an annotation, another label and the selector", fmt.Sprintf("%d", n))
+		c.Mistake("everything passes", "no look at web after an annotation, another label, the selector and the number of its port", fmt.Sprintf("%d", n))
 	}
 
 	c.Must(c.Client.CoreV1().Services(c.Namespace).Delete(c.Context(), "web", metav1.DeleteOptions{}))
@@ -180,6 +188,8 @@ func checkSuite(c *check.C) {
 		{"any deletion", "accepts too much", "that lets a Deployment with keep=true be deleted"},
 		{"no update", "refuses too much", "that refuses each number of replicas"},
 		{"not twice", "refuses too much", "that refuses 4 replicas after 2"},
+		{"nothing from none", "refuses too much", "that refuses 2 replicas after 0"},
+		{"all from none", "accepts too much", "that accepts 3 replicas after 0"},
 		{"no deletion", "refuses too much", "that lets no Deployment be deleted"},
 	} {
 		if run(wrong.variant).ExitCode == 0 {

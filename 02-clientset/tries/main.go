@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func main() {
@@ -39,23 +38,4 @@ func run(args []string) error {
 		return nil
 	}
 	return errors.New("want logins, gone STATUS or since LIST OBJECT")
-}
-
-// logins selects the Secrets of team web that are of type kubernetes.io/basic-auth.
-func logins() metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: "team=web", FieldSelector: "type=kubernetes.io/basic-auth"}
-}
-
-// unlessGone returns the error, or nil if the object does not exist.
-func unlessGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// since returns the version from which a watch shows all that has happened since an object
-// was created, after a list.
-func since(list *corev1.ConfigMapList, created *corev1.ConfigMap) string {
-	return created.ResourceVersion
 }

@@ -49,6 +49,9 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"labels.pods is needed when action is label", `{action: label, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`,
+		`{action: label, labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`},
+	{"labels holds nothing but pods", `{labels: {pods: a, services: b}, require: {explicitRegistry: true}}`, ""},
 	{"require is needed", `{action: delete}`, ""},
 	{"require asks for something", `{action: delete, require: {}}`, ""},
 	{"require asks for something else than nothing", `{action: delete, require: {explicitRegistry: false}}`, ""},
@@ -71,6 +74,9 @@ var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", [
 	{"labels.pods is needed when action is label", `{action: label, require: {limits: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {limits: true}}`, ""},
+	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {limits: true}}`,
+		`{action: label, labels: {pods: example.org/checked}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
+	{"labels holds nothing but pods", `{labels: {pods: a, services: b}, require: {limits: true}}`, ""},
 	{"require is needed", `{action: delete}`, ""},
 	{"require asks for limits, requests or both", `{action: delete, require: {limits: false, requests: false}}`, ""},
 	{"requestsLowerThanLimits needs limits", `{action: delete, require: {requests: true, requestsLowerThanLimits: true}}`, ""},
@@ -131,7 +137,7 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 	}
 	for i, s := range d.specs {
 		stored, err := objects.Create(c.Context(), object(fmt.Sprintf("spec-%d", i), parse(c, s.yaml)), strict)
-		problem := ""
+		requirement, problem := s.requirement, ""
 		switch {
 		case err != nil && s.stored != "":
 			problem = fmt.Sprintf("the spec %s was refused: %v", s.yaml, err)
@@ -139,12 +145,15 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 			problem = fmt.Sprintf("the spec %s was accepted", s.yaml)
 		case err == nil:
 			if diff := cmp.Diff(parse(c, s.stored), stored.Object["spec"]); diff != "" {
+				if !strings.Contains(requirement, "left out") {
+					requirement = "what is stored is what was sent, and has its defaults"
+				}
 				problem = fmt.Sprintf("the spec %s was stored otherwise (-want +stored):\n%s", s.yaml, diff)
 			}
 		case !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err):
 			c.Must(err)
 		}
-		add(s.requirement, problem)
+		add(requirement, problem)
 	}
 
 	o := object("status", parse(c, d.specs[0].stored))
@@ -170,9 +179,16 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 	default:
 		add("a controller can write the status", is(o.Object["status"], stored.Object["status"]))
 	}
+	problem := ""
+	if _, err := report(`{"statistics": {"pods": {"failed": 0, "passed": 0}}}`); err != nil {
+		problem = err.Error()
+	}
+	add("numbers of the status may be 0", problem)
 	for _, s := range []struct{ requirement, status string }{
 		{"numbers of the status are not negative", `{"statistics": {"pods": {"failed": -1, "passed": 8}}}`},
+		{"numbers of the status are not negative", `{"statistics": {"pods": {"failed": 1, "passed": -8}}}`},
 		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1, "passed": "8"}}}`},
+		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1.5, "passed": 8}}}`},
 	} {
 		problem := ""
 		if _, err := report(s.status); err == nil {

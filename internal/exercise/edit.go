@@ -310,11 +310,17 @@ func (t Task) lines(e Edit, source []byte) (first, last int) {
 // its expression matches within what was open, else where that begins.
 func (t Task) Line(files Files, m Mistake) (name string, line int) {
 	at := regexp.MustCompile(m.At)
-	for _, e := range t.Open {
-		first, last := t.lines(e, files[e.File])
-		for i, text := range strings.Split(string(files[e.File]), "\n") {
-			if m.At != "" && i+1 >= first && i+1 <= last && at.MatchString(text) {
-				return e.File, i + 1
+	isAbout := func(e Edit) bool { return len(m.Mutant) > 0 && e.File == m.Mutant[0].File }
+	for _, about := range []bool{true, false} { // the file that the mistake is about comes first
+		for _, e := range t.Open {
+			if isAbout(e) != about {
+				continue
+			}
+			first, last := t.lines(e, files[e.File])
+			for i, text := range strings.Split(string(files[e.File]), "\n") {
+				if m.At != "" && i+1 >= first && i+1 <= last && at.MatchString(text) {
+					return e.File, i + 1
+				}
 			}
 		}
 	}

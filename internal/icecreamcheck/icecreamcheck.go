@@ -376,7 +376,8 @@ func (g *grower) overwritten(ice *v1alpha1.Icecream) {
 }
 
 // hot refuses the repair of a Deployment for a while, and looks for a pause between the
-// program's tries. Some come early, because the Deployment's own status has events, too.
+// program's tries. Meanwhile no event of Deployments comes: each would make the program try
+// once more, and with client-go's own limiter so many failures take its pauses to minutes.
 func (g *grower) hot(ice *v1alpha1.Icecream) {
 	const tries, pause = 8, 40 * time.Millisecond // client-go's rate limiter waits 40 ms before the fifth, 640 ms before the ninth
 	const expected = "pauses that grow between the tries to repair plain, while the API server answers 500"
@@ -390,6 +391,8 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 		}
 		return nil
 	})
+	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
 	began := time.Now()
 	g.Until(expected, func(context.Context) error { // a program that pauses for longer does no harm
 		if time.Since(began) < 3*time.Second {
@@ -416,6 +419,7 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 		g.mistake("always the same pause", expected, fmt.Sprintf("%d tries in 3 s, and the longest pause of %s is hardly longer than others", len(tried), waits[n-1].Round(time.Millisecond)))
 	}
 	failing.Remove()
+	held.Remove()
 	g.Until("plain has 1 replica, when the API server works again", g.replicas(ice.Spec.DeploymentName, 1))
 }
 
@@ -519,6 +523,9 @@ func Leave(c *check.C) {
 	// Its owner has a name that an Icecream has, too. The garbage collector leaves it alone,
 	// because it knows nothing of such a version.
 	g.f.Foreign("bowl", metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.Group + "/v0", Kind: "Icecream", Name: "namesake", UID: "0-1-2-3", Controller: ptr.To(true)})
+	// Somebody has made the Icecream an owner that is not the controller.
+	wants := g.f.Create("wants-mug", "mug", 3)
+	g.f.Foreign("mug", metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.IcecreamKind.Kind, Name: wants.Name, UID: wants.UID})
 	g.f.Proxy.KeepBodies()
 	g.start()
 	first := g.make("first", "shared", 1)
@@ -568,6 +575,9 @@ func Leave(c *check.C) {
 	g.looked()
 	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "bowl", If: faultproxy.Request.Write}) {
 		c.Mistake("owner by name", "no write of the Deployment bowl, whose owner is called namesake as your Icecream is, and has another UID", "the request "+r.String())
+	}
+	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "mug", If: faultproxy.Request.Write}) {
+		c.Mistake("not its controller", "no write of the Deployment mug, of which the Icecream wants-mug is an owner, but not the controller", "the request "+r.String())
 	}
 	g.freed()
 	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
@@ -758,12 +768,16 @@ func Report(c *check.C) {
 	// There are no numbers of a Deployment that is somebody else's.
 	g.f.Foreign("taken")
 	g.make("without", "own", 0)
-	g.f.Until("without", func(ice *v1alpha1.Icecream) error {
-		if ice.Status.Replicas == nil || ice.Status.AvailableReplicas == nil {
-			return errors.New("there are no numbers of its own Deployment: the status is " + asJSON(ice.Status))
+	const zero = "replicas 0 and availableReplicas 0 in the status of an Icecream whose Deployment has none: 0 is a number, too"
+	numbers := func(name string) func(context.Context) error {
+		return func(context.Context) error {
+			if now := status(name); now.Replicas == nil || now.AvailableReplicas == nil {
+				return errors.New("the status of " + name + " is " + asJSON(now))
+			}
+			return nil
 		}
-		return nil
-	})
+	}
+	g.Until(zero, numbers("without"))
 	g.f.Patch("without", `{"spec":{"deploymentName":"taken"}}`)
 	g.Until("the condition Available=False for the Icecream without, whose Deployment is somebody else's", func(context.Context) error {
 		if found := status("without"); !meta.IsStatusConditionFalse(found.Conditions, v1alpha1.ConditionAvailable) {
@@ -777,12 +791,7 @@ func Report(c *check.C) {
 	}
 
 	g.make("moves", "moves", 0)
-	g.f.Until("moves", func(ice *v1alpha1.Icecream) error {
-		if ice.Status.Replicas == nil {
-			return errors.New("the status is " + asJSON(ice.Status))
-		}
-		return nil
-	})
+	g.Until(zero, numbers("moves"))
 	// What passes is not reported, and what may stay is. Each has an Icecream of its own, because
 	// the pauses between the tries grow.
 	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity} {

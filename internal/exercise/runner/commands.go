@@ -2,6 +2,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,6 +122,11 @@ func showTask(t exercise.Task) {
 	fmt.Printf("%s\n", terminal.Bold.Paint(os.Stdout, fmt.Sprintf("%s %s: %s (about %d minutes)", t.ID(), t.Name, t.Title, t.Minutes)))
 	for line := range strings.Lines(strings.TrimSpace(t.Do)) {
 		fmt.Printf("  %s\n", strings.TrimRight(line, "\n"))
+	}
+	for _, e := range t.Open {
+		if e.Do != "" {
+			fmt.Printf("  %s: %s\n", cmp.Or(e.Function, e.Path), strings.ReplaceAll(strings.TrimSpace(e.Do), "\n", "\n  "))
+		}
 	}
 	var files []string
 	for _, e := range t.Open {
@@ -422,7 +428,7 @@ func ShowProgress(_ context.Context, ws workspace.Workspace, _ []string) error {
 		return encoder.Encode(map[string]any{"tasks": list})
 	}
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tMINUTES\tTITLE")
+	fmt.Fprintln(tw, "TASK\tNAME\tSTATE\tCHECKS\tHINTS\tESTIMATE\tTITLE")
 	passed := 0
 	for _, p := range list {
 		if p.Passed != nil {
@@ -435,7 +441,7 @@ func ShowProgress(_ context.Context, ws workspace.Workspace, _ []string) error {
 		case p.Mistake != "":
 			state += ": " + p.Mistake
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", p.Task, p.Name, state, p.Checks, p.Hints, p.Minutes, p.Title)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%d min\t%s\n", p.Task, p.Name, state, p.Checks, p.Hints, p.Minutes, p.Title)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
