@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -688,8 +689,32 @@ func Report(c *check.C) {
 	}
 	reports(1)
 
-	// A pod that has to be ready for longer is not available.
+	// Another program writes a condition of which the program's cache does not hear yet, and then a
+	// pod has to be ready for longer, so it is not available.
+	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
+	c.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		now, err := g.f.Icecreams.Get(c.Context(), "vanilla", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{Type: "Tasted", Status: metav1.ConditionTrue, Reason: "ByHand"})
+		_, err = g.f.Icecreams.UpdateStatus(c.Context(), now, metav1.UpdateOptions{})
+		return err
+	}))
+	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
+	before := len(g.f.Proxy.Requests(statusWrites))
 	g.f.PatchDeployment("cone", `{"spec":{"minReadySeconds":500}}`)
+	_ = g.Within(5*time.Second, func(context.Context) error { // a program that takes its numbers from elsewhere writes nothing
+		if !slices.ContainsFunc(g.f.Proxy.Requests(statusWrites)[before:], func(r faultproxy.Request) bool { return r.Took > 0 }) {
+			return errors.New("no write of the status")
+		}
+		return nil
+	})
+	held.Remove()
+	if now := status("vanilla"); meta.FindStatusCondition(now.Conditions, "Tasted") == nil {
+		g.mistake("status without a version", "the condition Tasted, which another program had written a moment before", "the conditions "+asJSON(now.Conditions))
+	}
 	g.Until("a Deployment without available pods", func(context.Context) error {
 		if d := g.f.Deployment("cone"); d.Status.ObservedGeneration < d.Generation || d.Status.AvailableReplicas > 0 {
 			return errors.New("it has some")
@@ -755,8 +780,7 @@ func Report(c *check.C) {
 	// Nothing changes that the status speaks of: while the quota is there, the fourth pod, which is
 	// not wanted any more, cannot come and go.
 	g.looked()
-	statusWrites := faultproxy.Match{Resource: "icecreams/status", Name: "vanilla", If: faultproxy.Request.Write}
-	before := g.f.Proxy.Count(statusWrites)
+	before = g.f.Proxy.Count(statusWrites)
 	g.f.Patch("vanilla", `{"metadata":{"annotations":{"x":"y"}}}`)
 	g.f.PatchDeployment("cone", `{"metadata":{"labels":{"x":"y"}}}`) // an annotation would give it another generation
 	g.looked()
@@ -792,6 +816,31 @@ func Report(c *check.C) {
 
 	g.make("moves", "moves", 0)
 	g.Until(zero, numbers("moves"))
+	// A refused update leaves the Deployment, and so its numbers.
+	const (
+		hidden  = "the condition Available with the status False and the API server's message, while it answers 403 Forbidden to an update of cone"
+		numeric = "replicas and availableReplicas in the status of vanilla, whose Deployment cone is there"
+	)
+	injected := func(name string) func(context.Context) error {
+		return func(context.Context) error {
+			now := status(name)
+			if found := meta.FindStatusCondition(now.Conditions, v1alpha1.ConditionAvailable); found != nil && found.Status == metav1.ConditionFalse && strings.Contains(found.Message, "injected by faultproxy") {
+				return nil
+			}
+			return errors.New("the conditions are " + asJSON(now.Conditions))
+		}
+	}
+	refusing := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Group: "apps", Resource: "deployments", Name: "cone", If: faultproxy.Request.Write}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	defer refusing.Remove()
+	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
+	if err := g.Within(5*time.Second, injected("vanilla")); err != nil {
+		c.Mistake("error hidden", hidden, err.Error())
+	}
+	if now := status("vanilla"); now.Replicas == nil || now.AvailableReplicas == nil {
+		g.mistake("numbers lost", numeric, "the status "+asJSON(now))
+	}
+	refusing.Remove()
+
 	// What passes is not reported, and what may stay is. Each has an Icecream of its own, because
 	// the pauses between the tries grow.
 	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity} {
@@ -809,13 +858,7 @@ func Report(c *check.C) {
 		replicas := int32(1 + i%2)
 		g.f.Patch("vanilla", fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 		reports(replicas)
-		told := func(context.Context) error {
-			now := status(name)
-			if found := meta.FindStatusCondition(now.Conditions, v1alpha1.ConditionAvailable); found != nil && found.Status == metav1.ConditionFalse && strings.Contains(found.Message, "injected by faultproxy") {
-				return nil
-			}
-			return errors.New("the conditions are " + asJSON(now.Conditions))
-		}
+		told := injected(name)
 		if code == http.StatusInternalServerError {
 			if told(c.Context()) == nil {
 				g.mistake("passing error reported", "nothing of the API server's message in the status, while it answers "+answer+", which passes", "its message in the condition Available")

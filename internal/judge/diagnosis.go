@@ -276,14 +276,19 @@ func refused(requests []faultproxy.Request) bool {
 	return len(requests) > 1 && !slices.ContainsFunc(requests, func(r faultproxy.Request) bool { return r.Verb != "create" || r.Code != http.StatusConflict })
 }
 
+// wrote says what is wrong with writes for which there is no reason.
 func (f *failure) wrote(when string, copies bool) (says, cure string) {
+	cure = "repair"
+	if len(f.requests) > 0 && strings.HasSuffix(f.requests[0].Resource, "/status") {
+		cure = "report"
+	}
 	switch {
 	case copies:
 		return "Two copies go on undoing each other's writes: each has to compare before it writes, and both have to want the same.", "copies"
 	case f.restarted:
-		return "It writes after a restart although nothing has changed: it has to compare what is with what should be before it writes.", "report"
+		return "It writes after a restart although nothing has changed: it has to compare what is with what should be before it writes.", cure
 	}
-	return fmt.Sprintf("It goes on writing although nothing changes%s: its own write wakes it, or it writes without comparing.", when), "report"
+	return fmt.Sprintf("It goes on writing although nothing changes%s: its own write wakes it, or it writes without comparing.", when), cure
 }
 
 // details are the lines below the sentence.

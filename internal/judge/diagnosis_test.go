@@ -81,6 +81,12 @@ func TestDiagnosis(t *testing.T) {
 			t.Errorf("%s has no cure", name)
 		}
 	}
+	status := faultproxy.Request{Verb: "update", Resource: "icecreams/status"}
+	for want, r := range map[string]faultproxy.Request{"repair": update, "report": status} {
+		if _, cure := (&Case{}).diagnosis(&failure{kind: restless, requests: []faultproxy.Request{r}}); cure != want {
+			t.Errorf("writes of %s at rest: the cure is %q, want %q", r.Resource, cure, want)
+		}
+	}
 }
 
 // The lessons have the headings that the judge names.

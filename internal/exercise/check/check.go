@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -292,12 +293,25 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	var failed *proc.Error
 	switch {
 	case errors.As(err, &failed):
-		output := goLine.ReplaceAllString(failed.Output, filepath.Base(c.tree)+"/$2")
+		output := goLine.ReplaceAllString(failed.Output, shownModule(c.tree, dir)+"/$2")
 		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: strings.TrimSpace(output)}})
 	case err != nil:
 		c.T.Fatal(err)
 	}
 	return binary
+}
+
+// shownModule returns how a learner calls the module of a folder in a tree. The compiler names
+// files from there, and a step can have a module of its own.
+func shownModule(tree, dir string) string {
+	module := dir
+	for module != tree {
+		if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
+			break
+		}
+		module = filepath.Dir(module)
+	}
+	return path.Join(filepath.Base(tree), filepath.ToSlash(strings.TrimPrefix(module, tree)))
 }
 
 // Run runs a command to its end, as Env.Run does. A task that is not done ends the check.

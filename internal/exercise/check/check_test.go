@@ -101,3 +101,15 @@ func TestFindCrash(t *testing.T) {
 		}
 	}
 }
+
+// A compiler message leads to the learner's file, also where the step has a module of its own.
+func TestShownModule(t *testing.T) {
+	t.Parallel()
+	tree := filepath.Join(t.TempDir(), "work")
+	testfile.WriteAll(t, tree, map[string]string{"go.mod": "", "10-ten/go.mod": "", "10-ten/icecream/main.go": "", "03-three/repair/main.go": ""})
+	for folder, want := range map[string]string{"10-ten/icecream": "work/10-ten", "03-three/repair": "work"} {
+		if got := shownModule(tree, filepath.Join(tree, folder)); got != want {
+			t.Errorf("%s: %s, want %s", folder, got, want)
+		}
+	}
+}

@@ -224,6 +224,7 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 	}
 	passed = true
 	var details []func()
+	var broken string // what the compiler has said last
 	for _, t := range tasks {
 		v, checked := verdicts[t.Name]
 		line := ""
@@ -253,8 +254,12 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 		}
 		if v.Outcome != exercise.Passed {
 			passed = false
-			if checked {
+			// What does not compile says the same for all tasks of its folder.
+			if checked && (v.Outcome != exercise.Broken || v.Output != broken) {
 				details = append(details, func() { Explain(t, v) })
+			}
+			if v.Outcome == exercise.Broken {
+				broken = v.Output
 			}
 		}
 	}
