@@ -359,7 +359,7 @@ func TestErrors(t *testing.T) {
 		`^400 BadRequest: `,
 		`^403 Forbidden: configmaps is forbidden: User "system:serviceaccount:` + e.Namespace,
 		`^401 Unauthorized: `,
-		`^405 MethodNotSupported: `,
+		`^405 MethodNotAllowed: `,
 		`^406 NotAcceptable: `,
 		`^415 UnsupportedMediaType: `,
 		`^413 RequestEntityTooLarge: `,

@@ -8,7 +8,7 @@
 #   while_cut COMMAND...    cut all watches, and run the command before anybody watches again
 #   while_gone N COMMAND... the same, and N clients are told by 410 that history is gone
 #   start PROGRAM ARG...    run a program of the step in the background, through the proxy
-#   printed TEXT PROGRAM... wait until each of them has printed it
+#   printed PATTERN PROGRAM... wait until the output of each of them matches
 # What a program prints is in $FAULTS/PROGRAM. Where one runs twice, NAME=PROGRAM
 # gives it another name. Sourced again, it starts a new proxy.
 

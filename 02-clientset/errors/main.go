@@ -120,7 +120,7 @@ func run(ctx context.Context) error {
 			_, err := asUnknown.CoreV1().ConfigMaps(*namespace).List(ctx, metav1.ListOptions{})
 			return err
 		}},
-		{"MethodNotSupported", apierrors.IsMethodNotSupported, func() error {
+		{"MethodNotAllowed", apierrors.IsMethodNotSupported, func() error {
 			return path.Put().Namespace(*namespace).Resource("configmaps").Do(ctx).Error()
 		}},
 		{"NotAcceptable", apierrors.IsNotAcceptable, func() error {

@@ -54,7 +54,7 @@ func run(ctx context.Context) error {
 	informer := factory.ForResource(*gvr).Informer()
 
 	ctx, cancel := context.WithCancel(ctx)
-	defer factory.Shutdown() // waits until handlers have returned and nothing of the informers runs
+	defer factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()

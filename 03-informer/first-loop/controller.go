@@ -57,7 +57,7 @@ func (c *controller) work(ctx context.Context) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a server that does not answer must not keep the worker
 		if err := c.reconcile(ctx, key); err != nil {
-			if !apierrors.IsConflict(err) { // the cache was behind, which is no news
+			if !apierrors.IsConflict(err) { // expected: the cache was behind
 				utilruntime.HandleErrorWithContext(ctx, err, "Will try again", "configMap", key)
 			}
 			c.queue.AddRateLimited(key) // later each time, so that an error does not become a hot loop
@@ -83,7 +83,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 		return nil
 	case !wanted(source):
 		klog.FromContext(ctx).Info("Deleting the copy", "configMap", key)
-		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(found.UID))} // this one, and none made since
+		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(found.UID))} // only this object, not a later one of its name
 		if err := client.Delete(ctx, found.Name, options); !apierrors.IsNotFound(err) {
 			return err
 		}

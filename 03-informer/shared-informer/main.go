@@ -89,7 +89,7 @@ func mirror(ctx context.Context, client kubernetes.Interface, namespace, until s
 	fmt.Println("watching")
 	<-seen.Done()
 	cancel()
-	// Waits until handlers have returned and nothing of the informers runs.
+	// Waits until handlers have returned and the informers' goroutines have ended.
 	factory.Shutdown()
 
 	all, err := configMaps.Lister().ConfigMaps(namespace).List(labels.Everything())

@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
 	ctx, cancel := context.WithCancel(ctx)
-	defer factory.Shutdown() // waits until handlers have returned and nothing of the informers runs
+	defer factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()

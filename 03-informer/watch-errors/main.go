@@ -1,6 +1,6 @@
 // watch-errors decides what to do when an informer cannot list or watch. Left
 // alone, an informer logs the error and tries again for ever: right while a
-// server restarts, wrong when the ServiceAccount may not read the resource,
+// server restarts, wrong when the ServiceAccount is not allowed to read it,
 // because then the program would wait for its cache for ever.
 package main
 

@@ -127,7 +127,7 @@ type Informers interface {
 	Shutdown()
 }
 
-// Run works until ctx ends. Then the workers finish the keys in their hands, but
+// Run works until ctx ends. Then the workers finish the keys being processed, but
 // take no further ones, and only after that do the informers stop.
 func (l *Loop) Run(ctx context.Context, informers ...Informers) error {
 	logger := klog.FromContext(ctx)

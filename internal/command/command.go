@@ -111,11 +111,16 @@ func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, er
 
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
-func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) (err error) {
+func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) error {
 	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
 	}
+	return release(ctx, ws, c, f)
+}
+
+// release calls f with a cluster that is up, and removes the cluster if Up has made it.
+func release(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, f func(c *cluster.Cluster) error) (err error) {
 	defer func() { err = errors.Join(err, c.Release(ctx, os.Stdout)) }()
 	err = f(c)
 	if err != nil && ctx.Err() == nil && c.Created() {

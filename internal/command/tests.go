@@ -22,7 +22,7 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// test runs the unit tests and every step's e2e tests on one cluster.
+// test runs the unit tests and every step's e2e tests on one cluster; see onFurther.
 func test(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return testOnCluster(ctx, ws, "./...", abreast, all)
 }
@@ -76,15 +76,45 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 			return err
 		}
 		packages = slices.DeleteFunc(packages, func(p testrun.Package) bool { return !wanted(p) })
+		run := func(jobs, seats [][]string) error {
+			for i := range jobs {
+				jobs[i] = append(slices.Clone(chosen), jobs[i]...)
+			}
+			return runJobs(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), jobs, seats)
+		}
+		definitions := 0
+		for _, p := range packages {
+			if p.Definitions {
+				definitions++
+			}
+		}
+		if c.Components() != nil && definitions > 1 {
+			return onFurther(ctx, ws, abreast, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
+		}
 		// Real containers take the processor that simulated ones leave to the tests.
 		if containers, err := c.Containers(ctx); err != nil || containers {
 			atOnce = min(1, runtime.NumCPU()/4)
 		}
-		lanes := testrun.Lanes(packages, atOnce)
-		for i := range lanes {
-			lanes[i] = append(slices.Clone(chosen), lanes[i]...)
-		}
-		return runLanes(ctx, ws, append(c.Environ(), exercise.SeedEnv+"="+seed), lanes)
+		return run(testrun.Lanes(packages, atOnce), nil)
+	})
+}
+
+// onFurther calls f with seats for tests: those that there are, and n more with a kwok cluster
+// each. On one cluster, packages that install definitions would have to wait for one another,
+// and a control plane that runs as local processes is up in seconds.
+func onFurther(ctx context.Context, ws workspace.Workspace, n int, seats [][]string, f func(seats [][]string) error) error {
+	if n == 0 {
+		return f(seats)
+	}
+	c, err := cluster.NewKwok(ws, fmt.Sprintf("tests-%d", len(seats)+1), cluster.KwokOptions{})
+	if err != nil {
+		return err
+	}
+	if err := c.Up(ctx, os.Stdout); err != nil {
+		return err
+	}
+	return release(ctx, ws, c, func(c *cluster.Cluster) error {
+		return onFurther(ctx, ws, n-1, append(seats, c.Environ()), f)
 	})
 }
 
@@ -123,7 +153,7 @@ func testRace(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		for i := range lanes {
 			lanes[i] = append([]string{notRacing}, lanes[i]...)
 		}
-		return runLanes(ctx, ws, c.Environ(), lanes)
+		return runJobs(ctx, ws, c.Environ(), lanes, nil)
 	})
 }
 
@@ -134,8 +164,8 @@ func testBrowser(ctx context.Context, ws workspace.Workspace, _ []string) error 
 		return errors.New("neither chromium nor google-chrome is on PATH: apt-get install chromium, and run make test-browser again")
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
-		return runLanes(ctx, ws, append(c.Environ(), browser...), [][]string{
-			{workspace.BrowserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", workspace.Module + "/internal/web"}})
+		return runJobs(ctx, ws, append(c.Environ(), browser...), [][]string{
+			{workspace.BrowserTests, "-vet=off", "-count=1", "-timeout=20m", "-run=Browser", workspace.Module + "/internal/web"}}, nil)
 	})
 }
 
@@ -203,12 +233,12 @@ func listTests(ctx context.Context, ws workspace.Workspace, pattern string, flag
 }
 
 func runTests(ctx context.Context, ws workspace.Workspace, env []string, packages []testrun.Package, atOnce int) error {
-	return runLanes(ctx, ws, env, testrun.Lanes(packages, atOnce))
+	return runJobs(ctx, ws, env, testrun.Lanes(packages, atOnce), nil)
 }
 
-// runLanes runs the tests; with RERUN set, as in CI, a few that fail run once more.
-func runLanes(ctx context.Context, ws workspace.Workspace, env []string, lanes [][]string) error {
-	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes, Rerun: os.Getenv("RERUN") != ""}.Tests(ctx)
+// runJobs runs the tests; with RERUN set, as in CI, a few that fail run once more.
+func runJobs(ctx context.Context, ws workspace.Workspace, env []string, jobs, seats [][]string) error {
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Jobs: jobs, Seats: seats, Rerun: os.Getenv("RERUN") != ""}.Tests(ctx)
 }
 
 // bench runs the benchmarks, or those of one step, one package after the other, on a
@@ -277,6 +307,6 @@ func prove(ctx context.Context, ws workspace.Workspace, _ []string) error {
 			lanes[i] = append([]string{"-run=" + run}, lanes[i]...)
 		}
 		env := append(c.Environ(), exercise.SeedEnv+"="+cmp.Or(os.Getenv("SEED"), "all"))
-		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Lanes: lanes}.Tests(ctx) // a mistake that is found at the second try is not found
+		return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Jobs: lanes}.Tests(ctx) // a mistake that is found at the second try is not found
 	})
 }

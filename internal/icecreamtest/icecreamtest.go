@@ -993,6 +993,10 @@ func NoticesAFreeName(f *Test) error {
 	f.Foreign("cone")
 	f.Create("vanilla", "cone", 0)
 	ice := f.Until("vanilla", IsRefused)
+	// The controller's own write of that status is an event, too.
+	if err := f.LookedAt(func() error { return nil }); err != nil {
+		return err
+	}
 	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}

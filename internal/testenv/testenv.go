@@ -313,7 +313,7 @@ func (e *Env) OwnDefinitions() {
 func (s *suite) ownDefinitions() error {
 	s.definitions.Do(func() {
 		// Released when this process ends.
-		s.definitionsLock = flock.New(s.ws.Path("definitions.lock"))
+		s.definitionsLock = s.lockOfDefinitions()
 		if _, err := s.definitionsLock.TryLockContext(s.ctx, 100*time.Millisecond); err != nil {
 			s.definitionsErr = fmt.Errorf("waiting until another package has tested with the lessons' definitions: %w", err)
 		}
@@ -321,11 +321,16 @@ func (s *suite) ownDefinitions() error {
 	return s.definitionsErr
 }
 
+// lockOfDefinitions is for those of this cluster: each has its own.
+func (s *suite) lockOfDefinitions() *flock.Flock {
+	return flock.New(s.ws.Path("definitions-" + s.cluster.Name() + ".lock"))
+}
+
 // WhileNobodyDefines waits as OwnDefinitions does, but only until the test ends:
 // for a test that disturbs discovery in the whole cluster.
 func (e *Env) WhileNobodyDefines() {
 	e.t.Helper()
-	lock := flock.New(e.suite.ws.Path("definitions.lock"))
+	lock := e.suite.lockOfDefinitions()
 	if _, err := lock.TryLockContext(e.suite.ctx, 100*time.Millisecond); err != nil {
 		e.t.Fatalf("waiting until no package tests with definitions: %v", err)
 	}

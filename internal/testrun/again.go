@@ -15,10 +15,10 @@ import (
 // mostAgain is how many tests run a second time. More are no accident of a busy machine.
 const mostAgain = 3
 
-// A failure is a test that failed, and the lane that it was in.
+// A failure is a test that failed, and the job that it was in.
 type failure struct {
 	pkg, test string
-	lane      int
+	job       int
 }
 
 // again returns the tests that a second run can clear, or none: where something else than
@@ -38,11 +38,11 @@ func (r Run) again(tests *testjson.Execution, errs []error) []failure {
 	var failed []failure
 	for _, t := range tests.Failed() {
 		root, _ := t.Test.Split()
-		lane := slices.IndexFunc(r.Lanes, func(args []string) bool { return slices.Contains(args, t.Package) })
-		if root == "" || lane < 0 { // the package itself, or one that was named by a pattern
+		job := slices.IndexFunc(r.Jobs, func(args []string) bool { return slices.Contains(args, t.Package) })
+		if root == "" || job < 0 { // the package itself, or one that was named by a pattern
 			return nil
 		}
-		if f := (failure{t.Package, root, lane}); !slices.Contains(failed, f) {
+		if f := (failure{t.Package, root, job}); !slices.Contains(failed, f) {
 			failed = append(failed, f)
 		}
 	}
@@ -52,10 +52,11 @@ func (r Run) again(tests *testjson.Execution, errs []error) []failure {
 	return failed
 }
 
-// rerun runs one test alone.
+// rerun runs one test alone, in the first seat.
 func (r Run) rerun(ctx context.Context, f failure) error {
-	flags := slices.DeleteFunc(slices.Clone(r.Lanes[f.lane]), func(arg string) bool { return !strings.HasPrefix(arg, "-") })
-	r.Lanes = [][]string{append(flags, "-run=^"+regexp.QuoteMeta(f.test)+"$", f.pkg)}
+	flags := slices.DeleteFunc(slices.Clone(r.Jobs[f.job]), func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	r.Jobs = [][]string{append(flags, "-run=^"+regexp.QuoteMeta(f.test)+"$", f.pkg)}
+	r.Seats = r.Seats[:min(1, len(r.Seats))]
 	_, err := r.once(ctx)
 	return err
 }

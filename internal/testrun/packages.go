@@ -2,6 +2,7 @@ package testrun
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ type Package struct {
 	NeedsCluster bool // its tests use the test environment
 	Definitions  bool // its tests install CustomResourceDefinitions, which are cluster-wide
 	Benchmarks   bool
+	Size         int64 // of the files with tests, in bytes
 }
 
 const (
@@ -72,7 +74,7 @@ func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package
 		if !isTest {
 			continue
 		}
-		benchmarks, err := anyMatch(benchmark, tested.Dir, slices.Concat(tested.TestGoFiles, tested.XTestGoFiles))
+		size, benchmarks, err := testFiles(tested.Dir, slices.Concat(tested.TestGoFiles, tested.XTestGoFiles))
 		if err != nil {
 			return nil, err
 		}
@@ -85,29 +87,40 @@ func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package
 			NeedsCluster: !slices.Contains(ofEnvironment, tested.ImportPath) && uses(testEnvironment),
 			Definitions:  uses(definitionTests),
 			Benchmarks:   benchmarks,
+			Size:         size,
 		})
 	}
 }
 
 var benchmark = regexp.MustCompile(`(?m)^func Benchmark`)
 
-func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
+// testFiles reads files with tests: how many bytes they have, and whether there are benchmarks.
+func testFiles(dir string, files []string) (size int64, benchmarks bool, err error) {
 	for _, name := range files {
 		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || re.Match(data) {
-			return err == nil, err
+		if err != nil {
+			return 0, false, err
 		}
+		size += int64(len(data))
+		benchmarks = benchmarks || benchmark.Match(data)
 	}
-	return false, nil
+	return size, benchmarks, nil
 }
 
 // parallel is how many tests of a package run at the same time for each package
 // that does. Most of them wait for the API server, so there may be more than cores.
 const parallel = 3
 
-// Lanes sorts packages into lanes for Run. Packages with definitions take turns
-// in one lane; beside them run atOnce of the others at a time, and with 0 of them
-// before these.
+// flags are those of every go test, with so many tests of a package at the same time.
+// Vet is part of make lint, and the symbol table of no use: stack traces do without.
+// -count=1: the cluster is an input that Go cannot see.
+func flags(tests int) []string {
+	return []string{fmt.Sprintf("-parallel=%d", tests), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
+}
+
+// Lanes sorts packages into jobs for Run that share one cluster. Packages with definitions
+// take turns in one of them; beside it run atOnce of the others at a time, and with 0 of
+// them before these.
 func Lanes(packages []Package, atOnce int) [][]string {
 	var shared, definitions []string
 	for _, p := range packages {
@@ -117,18 +130,36 @@ func Lanes(packages []Package, atOnce int) [][]string {
 			shared = append(shared, p.ImportPath)
 		}
 	}
-	// Vet is part of make lint, and the symbol table of no use: stack traces do
-	// without. -count=1: the cluster is an input that Go cannot see.
-	flags := []string{fmt.Sprintf("-parallel=%d", parallel*max(atOnce, 1)), "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=30m"}
 	if atOnce == 0 {
 		shared, definitions = nil, slices.Concat(shared, definitions)
 	}
 	var lanes [][]string
 	if len(shared) > 0 {
-		lanes = append(lanes, slices.Concat(flags, []string{fmt.Sprintf("-p=%d", atOnce)}, shared))
+		lanes = append(lanes, slices.Concat(flags(parallel*max(atOnce, 1)), []string{fmt.Sprintf("-p=%d", atOnce)}, shared))
 	}
 	if len(definitions) > 0 {
-		lanes = append(lanes, slices.Concat(flags, []string{"-p=1"}, definitions))
+		lanes = append(lanes, slices.Concat(flags(parallel*max(atOnce, 1)), []string{"-p=1"}, definitions))
 	}
 	return lanes
+}
+
+// Apart sorts packages into jobs for seats with a cluster each: one for each package that
+// needs a cluster, those with most tests first, so that no long one begins as the last, and
+// at the end one for all that need none.
+func Apart(packages []Package) [][]string {
+	packages = slices.SortedStableFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.Size, a.Size) })
+	var jobs [][]string
+	none := append(flags(parallel), "-p=1")
+	units := slices.Clone(none)
+	for _, p := range packages {
+		if p.NeedsCluster {
+			jobs = append(jobs, append(flags(parallel), p.ImportPath))
+		} else {
+			units = append(units, p.ImportPath)
+		}
+	}
+	if len(units) > len(none) {
+		jobs = append(jobs, units)
+	}
+	return jobs
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // What a package needs follows from what its tests import, directly or not.
@@ -45,16 +46,22 @@ func TestList(t *testing.T) {
 		{ImportPath: m + "types", NeedsCluster: true, Definitions: true},
 		{ImportPath: m + "unit", Benchmarks: true},
 	}
+	for _, p := range packages {
+		if p.Size == 0 {
+			t.Errorf("%s: no bytes of tests", p.ImportPath)
+		}
+	}
+	sizes := cmpopts.IgnoreFields(Package{}, "Size")
 	slices.SortFunc(packages, func(a, b Package) int { return slices.Compare([]string{a.ImportPath}, []string{b.ImportPath}) })
-	if diff := cmp.Diff(want, packages); diff != "" {
+	if diff := cmp.Diff(want, packages, sizes); diff != "" {
 		t.Errorf("packages (-want +got):\n%s", diff)
 	}
 	one, err := List(t.Context(), dir, "./types/...")
-	if diff := cmp.Diff(want[3:4], one); err != nil || diff != "" {
+	if diff := cmp.Diff(want[3:4], one, sizes); err != nil || diff != "" {
 		t.Errorf("one package: %v (-want +got):\n%s", err, diff)
 	}
 	two, err := List(t.Context(), dir, "./types/... ./unit")
-	if diff := cmp.Diff(want[3:], two); err != nil || diff != "" {
+	if diff := cmp.Diff(want[3:], two, sizes); err != nil || diff != "" {
 		t.Errorf("two patterns: %v (-want +got):\n%s", err, diff)
 	}
 	lanes := Lanes(packages, 2)
@@ -64,5 +71,21 @@ func TestList(t *testing.T) {
 	lanes = Lanes(packages, 0)
 	if len(lanes) != 1 || !slices.Contains(lanes[0], "-p=1") || !slices.Contains(lanes[0], m+"unit") || !slices.Contains(lanes[0], m+"types") {
 		t.Errorf("lanes %q: with nothing beside the definitions there must be one", lanes)
+	}
+}
+
+// Each package that needs a cluster is a job, the largest first, and the others are the last.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	var got [][]string
+	for _, job := range Apart([]Package{{ImportPath: "unit", Size: 9}, {ImportPath: "small", NeedsCluster: true, Size: 1}, {ImportPath: "unit2"},
+		{ImportPath: "large", NeedsCluster: true, Definitions: true, Size: 2}}) {
+		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
+	}
+	if diff := cmp.Diff([][]string{{"large"}, {"small"}, {"unit", "unit2"}}, got); diff != "" {
+		t.Errorf("jobs (-want +got):\n%s", diff)
+	}
+	if jobs := Apart([]Package{{ImportPath: "small", NeedsCluster: true}}); len(jobs) != 1 {
+		t.Errorf("jobs %q", jobs)
 	}
 }

@@ -30,8 +30,12 @@ type Run struct {
 	Env []string // as in exec.Cmd
 	Out *os.File // a terminal shows the running tests in one line that changes
 
-	// Lanes run side by side; each is the arguments of one go test.
-	Lanes [][]string
+	// Jobs are each the arguments of one go test, in the order in which they begin.
+	Jobs [][]string
+
+	// Seats are where jobs run, one at a time in each: what a seat adds to the environment
+	// of its jobs, such as a cluster of its own. Without seats all jobs run side by side.
+	Seats [][]string
 
 	// Rerun runs a few tests that failed once more, alone, and the run is green if they
 	// pass. It names them.
@@ -66,18 +70,33 @@ func (r Run) once(ctx context.Context) (failed []failure, err error) {
 	defer quiet()
 	stop := d.showProgress()
 	events, lines := io.Pipe()
-	errs := make([]error, len(r.Lanes))
-	var lanes sync.WaitGroup
-	for i, args := range r.Lanes {
-		lanes.Go(func() { errs[i] = r.lane(ctx, d, lines, args) })
+	errs := make([]error, len(r.Jobs))
+	seats := r.Seats
+	if seats == nil {
+		seats = make([][]string, len(r.Jobs))
+	}
+	waiting := make(chan int, len(r.Jobs))
+	for i := range r.Jobs {
+		waiting <- i
+	}
+	close(waiting)
+	var seated sync.WaitGroup
+	for _, seat := range seats {
+		seated.Go(func() {
+			for i := range waiting {
+				if ctx.Err() == nil {
+					errs[i] = r.job(ctx, d, lines, r.Jobs[i], seat)
+				}
+			}
+		})
 	}
 	go func() {
-		lanes.Wait()
+		seated.Wait()
 		_ = lines.Close()
 	}()
 	tests, err := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: events, Handler: d, IgnoreNonJSONOutputLines: true})
-	_ = events.CloseWithError(err) // nothing reads what the lanes still write
-	lanes.Wait()
+	_ = events.CloseWithError(err) // nothing reads what the jobs still write
+	seated.Wait()
 	stop()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -92,9 +111,9 @@ func (r Run) once(ctx context.Context) (failed []failure, err error) {
 // unclean is what no second run can clear.
 type unclean struct{ error }
 
-// lane runs one go test, and writes its events to lines as whole lines, so that
-// those of several lanes do not mix.
-func (r Run) lane(ctx context.Context, d *display, lines io.Writer, args []string) error {
+// job runs one go test in a seat, and writes its events to lines as whole lines, so that
+// those of several jobs do not mix.
+func (r Run) job(ctx context.Context, d *display, lines io.Writer, args, seat []string) error {
 	reader, writer := io.Pipe()
 	var read sync.WaitGroup
 	read.Go(func() {
@@ -108,7 +127,7 @@ func (r Run) lane(ctx context.Context, d *display, lines io.Writer, args []strin
 		_ = reader.CloseWithError(scanner.Err())
 	})
 	// The grace is for tests to clean up.
-	p, err := proc.Start(ctx, proc.Cmd{Path: "go", Args: append([]string{"test", "-json"}, args...), Dir: r.Dir, Env: r.Env,
+	p, err := proc.Start(ctx, proc.Cmd{Path: "go", Args: append([]string{"test", "-json"}, args...), Dir: r.Dir, Env: slices.Concat(r.Env, seat),
 		Out: writer, Err: d, Grace: time.Minute, Session: true})
 	if err == nil {
 		err = p.Wait()

@@ -66,6 +66,18 @@ func TestA(t *testing.T) { t.Error("a") }
 func TestB(t *testing.T) { t.Error("b") }
 func TestC(t *testing.T) { t.Error("c") }
 func TestD(t *testing.T) { t.Error("d") }`,
+	"seat/seat_test.go": `package seat
+import ("os"; "testing"; "time")
+func sit(t *testing.T) {
+	mine := "../taken-" + os.Getenv("SEAT")
+	if err := os.Mkdir(mine, 0o755); err != nil { t.Fatal("two in one seat: ", err) }
+	time.Sleep(100 * time.Millisecond)
+	if err := os.Remove(mine); err != nil { t.Fatal(err) }
+	os.WriteFile("../sat-" + os.Getenv("SEAT") + t.Name(), nil, 0o644)
+}
+func TestA(t *testing.T) { sit(t) }
+func TestB(t *testing.T) { sit(t) }
+func TestC(t *testing.T) { sit(t) }`,
 	"hangs/hangs_test.go": `package hangs
 import ("os"; "os/signal"; "testing")
 func TestHangs(t *testing.T) {
@@ -94,9 +106,9 @@ func module(t *testing.T) string {
 }
 
 // run runs tests in dir and returns what was shown.
-func run(ctx context.Context, t *testing.T, dir string, lanes ...[]string) (string, error) {
+func run(ctx context.Context, t *testing.T, dir string, jobs ...[]string) (string, error) {
 	t.Helper()
-	return Run{Dir: dir, Lanes: lanes}.shown(ctx, t)
+	return Run{Dir: dir, Jobs: jobs}.shown(ctx, t)
 }
 
 // shown runs the tests and returns what was shown.
@@ -159,6 +171,28 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// Jobs share the seats, and each seat has one at a time.
+func TestSeats(t *testing.T) {
+	t.Parallel()
+	dir := module(t)
+	var jobs [][]string
+	for _, test := range []string{"TestA", "TestB", "TestC"} {
+		jobs = append(jobs, []string{"-count=1", "-run=^" + test + "$", "github.com/k8s-go/workshop/seat"})
+	}
+	if output, err := (Run{Dir: dir, Jobs: jobs, Seats: [][]string{{"SEAT=one"}, {"SEAT=two"}}}).shown(t.Context(), t); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+	for _, seat := range []string{"one", "two"} {
+		if sat, err := filepath.Glob(filepath.Join(dir, "sat-"+seat+"*")); err != nil || len(sat) == 0 {
+			t.Errorf("nobody sat in %s (%v)", seat, err)
+		}
+	}
+	sat, err := filepath.Glob(filepath.Join(dir, "sat-*"))
+	if err != nil || len(sat) != len(jobs) {
+		t.Errorf("%q: want %d", sat, len(jobs))
+	}
+}
+
 // A test that fails once and then passes is named, and the run is green. Nothing else is
 // run again: what always fails, what is broken in another way, and more than a few.
 func TestRerun(t *testing.T) {
@@ -184,7 +218,7 @@ func TestRerun(t *testing.T) {
 			for _, p := range c.packages {
 				lane = append(lane, prefix+p)
 			}
-			output, err := Run{Dir: module(t), Lanes: [][]string{lane}, Rerun: true}.shown(t.Context(), t)
+			output, err := Run{Dir: module(t), Jobs: [][]string{lane}, Rerun: true}.shown(t.Context(), t)
 			if (err == nil) != c.green {
 				t.Errorf("error %v", err)
 			}
