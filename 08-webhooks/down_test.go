@@ -23,7 +23,7 @@ import (
 )
 
 // TestConversionDown is the table of the lesson: what still works while nobody converts, for objects that are
-// stored in the version asked for and for others. What was seen is Kubernetes 1.36's.
+// stored in the version asked for and for others. The same was seen with Kubernetes 1.34.4, 1.35.4 and 1.36.3.
 func TestConversionDown(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
