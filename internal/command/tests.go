@@ -42,6 +42,10 @@ func all(testrun.Package) bool { return true }
 // two cores are so busy that processes miss their deadlines, and are not done sooner.
 var abreast = min(2, max(1, runtime.NumCPU()/2))
 
+// clusters is how many kwok clusters the tests get, with a package each at a time. More than
+// half of a package's time its tests wait, so two cores are busy with three of them.
+var clusters = min(4, runtime.NumCPU()+1)
+
 // testStep runs one step's e2e tests. A step that is tested alone mostly waits for
 // its own controllers, so more of it runs at once.
 func testStep(ctx context.Context, ws workspace.Workspace, _ []string) error {
@@ -89,7 +93,7 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 			}
 		}
 		if c.Components() != nil && definitions > 1 {
-			return onFurther(ctx, ws, abreast, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
+			return onFurther(ctx, ws, clusters-1, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
 		}
 		// Real containers take the processor that simulated ones leave to the tests.
 		if containers, err := c.Containers(ctx); err != nil || containers {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -25,7 +26,6 @@ type Package struct {
 	NeedsCluster bool // its tests use the test environment
 	Definitions  bool // its tests install CustomResourceDefinitions, which are cluster-wide
 	Benchmarks   bool
-	Size         int64 // of the files with tests, in bytes
 }
 
 const (
@@ -74,7 +74,7 @@ func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package
 		if !isTest {
 			continue
 		}
-		size, benchmarks, err := testFiles(tested.Dir, slices.Concat(tested.TestGoFiles, tested.XTestGoFiles))
+		benchmarks, err := anyMatch(benchmark, tested.Dir, slices.Concat(tested.TestGoFiles, tested.XTestGoFiles))
 		if err != nil {
 			return nil, err
 		}
@@ -87,24 +87,20 @@ func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package
 			NeedsCluster: !slices.Contains(ofEnvironment, tested.ImportPath) && uses(testEnvironment),
 			Definitions:  uses(definitionTests),
 			Benchmarks:   benchmarks,
-			Size:         size,
 		})
 	}
 }
 
 var benchmark = regexp.MustCompile(`(?m)^func Benchmark`)
 
-// testFiles reads files with tests: how many bytes they have, and whether there are benchmarks.
-func testFiles(dir string, files []string) (size int64, benchmarks bool, err error) {
+func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 	for _, name := range files {
 		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return 0, false, err
+		if err != nil || re.Match(data) {
+			return err == nil, err
 		}
-		size += int64(len(data))
-		benchmarks = benchmarks || benchmark.Match(data)
 	}
-	return size, benchmarks, nil
+	return false, nil
 }
 
 // parallel is how many tests of a package run at the same time for each package
@@ -144,10 +140,14 @@ func Lanes(packages []Package, atOnce int) [][]string {
 }
 
 // Apart sorts packages into jobs for seats with a cluster each: one for each package that
-// needs a cluster, those with most tests first, so that no long one begins as the last, and
-// at the end one for all that need none.
+// needs a cluster, and at the end one for all that need none. The steps are first, the
+// later ones before the earlier ones, because those take longer.
 func Apart(packages []Package) [][]string {
-	packages = slices.SortedStableFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.Size, a.Size) })
+	step := func(p Package) string { // it begins with a digit in the numbered folders
+		path := strings.TrimPrefix(p.ImportPath, workspace.Module+"/")
+		return path[:strings.IndexFunc(path+"a", unicode.IsLetter)]
+	}
+	packages = slices.SortedStableFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(step(b), step(a)) })
 	var jobs [][]string
 	none := append(flags(parallel), "-p=1")
 	units := slices.Clone(none)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // What a package needs follows from what its tests import, directly or not.
@@ -46,22 +45,16 @@ func TestList(t *testing.T) {
 		{ImportPath: m + "types", NeedsCluster: true, Definitions: true},
 		{ImportPath: m + "unit", Benchmarks: true},
 	}
-	for _, p := range packages {
-		if p.Size == 0 {
-			t.Errorf("%s: no bytes of tests", p.ImportPath)
-		}
-	}
-	sizes := cmpopts.IgnoreFields(Package{}, "Size")
 	slices.SortFunc(packages, func(a, b Package) int { return slices.Compare([]string{a.ImportPath}, []string{b.ImportPath}) })
-	if diff := cmp.Diff(want, packages, sizes); diff != "" {
+	if diff := cmp.Diff(want, packages); diff != "" {
 		t.Errorf("packages (-want +got):\n%s", diff)
 	}
 	one, err := List(t.Context(), dir, "./types/...")
-	if diff := cmp.Diff(want[3:4], one, sizes); err != nil || diff != "" {
+	if diff := cmp.Diff(want[3:4], one); err != nil || diff != "" {
 		t.Errorf("one package: %v (-want +got):\n%s", err, diff)
 	}
 	two, err := List(t.Context(), dir, "./types/... ./unit")
-	if diff := cmp.Diff(want[3:], two, sizes); err != nil || diff != "" {
+	if diff := cmp.Diff(want[3:], two); err != nil || diff != "" {
 		t.Errorf("two patterns: %v (-want +got):\n%s", err, diff)
 	}
 	lanes := Lanes(packages, 2)
@@ -74,18 +67,19 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Each package that needs a cluster is a job, the largest first, and the others are the last.
+// Each package that needs a cluster is a job, the last step first, and the others are the last.
 func TestApart(t *testing.T) {
 	t.Parallel()
+	const m = "github.com/k8s-go/workshop/"
 	var got [][]string
-	for _, job := range Apart([]Package{{ImportPath: "unit", Size: 9}, {ImportPath: "small", NeedsCluster: true, Size: 1}, {ImportPath: "unit2"},
-		{ImportPath: "large", NeedsCluster: true, Definitions: true, Size: 2}}) {
+	for _, job := range Apart([]Package{{ImportPath: m + "02-two", NeedsCluster: true}, {ImportPath: m + "02-two/unit"}, {ImportPath: m + "10-ten", NeedsCluster: true, Definitions: true},
+		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
-	if diff := cmp.Diff([][]string{{"large"}, {"small"}, {"unit", "unit2"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{m + "10-ten"}, {m + "02-two"}, {m + "internal/outside"}, {m + "02-two/unit", m + "internal/unit"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
-	if jobs := Apart([]Package{{ImportPath: "small", NeedsCluster: true}}); len(jobs) != 1 {
+	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}); len(jobs) != 1 {
 		t.Errorf("jobs %q", jobs)
 	}
 }
