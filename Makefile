@@ -41,7 +41,7 @@ help:
 ## The workshop
 ##   make tour             execute the READMEs of steps 01 to 07, showing commands and output; N=all goes on beyond
 ##   make step N=1         execute one step's README and leave the cluster as it leaves it
-##   make test             unit tests, then every step's e2e tests on one cluster
+##   make test             unit tests, and every step's e2e tests; without containers on up to four clusters at once
 ##   make test-step N=1    one step's e2e tests; also: make test-step 1
 ## Exercises: N=3 is a step, TASK=2 or TASK=name one of its tasks
 ##   make exercise N=1     your copies of the step's tasks, in work/; what you have stays as it is

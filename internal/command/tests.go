@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shirou/gopsutil/v4/mem"
+
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
@@ -22,15 +24,15 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// test runs the unit tests and every step's e2e tests on one cluster; see onFurther.
+// test runs the unit tests and every step's e2e tests; on kwok on several clusters, see onFurther.
 func test(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	return testOnCluster(ctx, ws, "./...", abreast, all)
+	return testOnCluster(ctx, ws, "./...", 1, all)
 }
 
 // testE2E leaves out what would show nothing new on a second cluster: the unit tests, and
 // those of the workshop's own machinery.
 func testE2E(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	return testOnCluster(ctx, ws, "./...", abreast, func(p testrun.Package) bool { return p.NeedsCluster && ofAStep.MatchString(p.ImportPath) })
+	return testOnCluster(ctx, ws, "./...", 1, func(p testrun.Package) bool { return p.NeedsCluster && ofAStep.MatchString(p.ImportPath) })
 }
 
 // ofAStep matches the packages in the numbered folders.
@@ -38,13 +40,16 @@ var ofAStep = regexp.MustCompile(`/\d\d-[a-z-]+(/|$)`)
 
 func all(testrun.Package) bool { return true }
 
-// abreast is how many packages without definitions are tested at once: with two of them
-// two cores are so busy that processes miss their deadlines, and are not done sooner.
-var abreast = min(2, max(1, runtime.NumCPU()/2))
-
-// clusters is how many kwok clusters the tests get, with a package each at a time. More than
-// half of a package's time its tests wait, so two cores are busy with three of them.
-var clusters = min(4, runtime.NumCPU()+1)
+// clusters is how many kwok clusters the tests get, with a package each at a time. For almost
+// half of a package's time its tests only wait, so two cores are busy with three of them.
+func clusters() int {
+	n := min(4, runtime.NumCPU()+1)
+	// A control plane needs 0.6 GiB, and the programs, compilers and tests beside it as much.
+	if m, err := mem.VirtualMemory(); err == nil {
+		n = min(n, int(m.Available>>30))
+	}
+	return max(1, n)
+}
 
 // testStep runs one step's e2e tests. A step that is tested alone mostly waits for
 // its own controllers, so more of it runs at once.
@@ -93,7 +98,7 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 			}
 		}
 		if c.Components() != nil && definitions > 1 {
-			return onFurther(ctx, ws, clusters-1, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
+			return onFurther(ctx, ws, clusters()-1, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
 		}
 		// Real containers take the processor that simulated ones leave to the tests.
 		if containers, err := c.Containers(ctx); err != nil || containers {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -140,14 +139,10 @@ func Lanes(packages []Package, atOnce int) [][]string {
 }
 
 // Apart sorts packages into jobs for seats with a cluster each: one for each package that
-// needs a cluster, and at the end one for all that need none. The steps are first, the
-// later ones before the earlier ones, because those take longer.
+// needs a cluster, from the last in the alphabet to the first, and at the end one for all
+// that need none. So no long one is left for the end: the first steps are the short ones.
 func Apart(packages []Package) [][]string {
-	step := func(p Package) string { // it begins with a digit in the numbered folders
-		path := strings.TrimPrefix(p.ImportPath, workspace.Module+"/")
-		return path[:strings.IndexFunc(path+"a", unicode.IsLetter)]
-	}
-	packages = slices.SortedStableFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(step(b), step(a)) })
+	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.ImportPath, a.ImportPath) })
 	var jobs [][]string
 	none := append(flags(parallel), "-p=1")
 	units := slices.Clone(none)
