@@ -30,7 +30,8 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"late lists":              {testenv.Replace("controller.go", "case age > c.remembered+c.late:", `case age > c.remembered+c.late || age > c.remembered && without("late lists"):`)},
 	"a look at the room":      {testenv.Replace("controller.go", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif err != nil && !gone(err) {", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif gone(err) && without(\"a look at the room\") {\n\t\t\t\troom, err = &listed, nil\n\t\t\t}\n\t\t\tif err != nil && !gone(err) {")},
 	"rollback":                {testenv.Replace("controller.go", "case room.State == client.Closed: // it was", `case room.State == client.Closed && !(without("rollback") && resize != nil): // it was`)},
-	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n\t\trequest.Refused", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n\t\trequest.Refused")},
+	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n")},
+	"time of a refusal":       {testenv.Replace("controller.go", "{ a.Refused, a.Since = message, metav1.Now() }", `{ if a.Refused = message; !without("time of a refusal") { a.Since = metav1.Now() } }`)},
 	"record of a refusal":     {testenv.Replace("controller.go", "if cr.Status.Cooling != nil {", `if cr.Status.Cooling != nil && !without("record of a refusal") {`)},
 	"patience":                {testenv.Replace("store.go", "if wait > 0 {", `if wait > 0 && !without("patience") {`)},
 	"waiting for the end":     {testenv.Replace("controller.go", "\t\tcase again == 0:\n", "\t\tcase again == 0 && !without(\"waiting for the end\"):\n")},
@@ -55,6 +56,7 @@ func TestGuards(t *testing.T) {
 		"open again":         {[]string{"-quota", "10"}, rollsBack, map[string]string{"rollback": "stays closed"}},
 		"one change":         {[]string{"-quota", "10"}, changesOnce, map[string]string{"catching up": "was closed"}},
 		"few calls":          {[]string{"-quota", "10"}, asksRarely, map[string]string{"end of a refusal": "calls for what was refused"}},
+		"a slow refusal":     {[]string{"-quota", "10"}, waitsFromTheAnswer, map[string]string{"time of a refusal": "after its refusal"}},
 		"too warm":           {nil, coolsRarely, map[string]string{"record of a refusal": "calls for what was refused"}},
 		"another store":      {nil, leavesOthersAlone, map[string]string{"its own tag": "somebody else's"}},
 		"patience":           {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
@@ -247,6 +249,27 @@ func asksRarely(f *tenant) error {
 	time.Sleep(3 * time.Second)
 	if n := len(f.company.calls()); n > 2 {
 		return fmt.Errorf("%d calls for what was refused", n)
+	}
+	return nil
+}
+
+// waitsFromTheAnswer: the store takes longer to refuse than a refusal holds.
+func waitsFromTheAnswer(f *tenant) error {
+	const retry, slow = 4 * time.Second, 4500 * time.Millisecond
+	f.Command.Args = append(f.Command.Args, "-retry", retry.String())
+	f.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms", Times: -1, Do: "slow", Delay: slow.String()})
+	f.Start()
+	f.create("fish", 11)
+	var calls []entry
+	f.Eventually(time.Minute, func(context.Context) error {
+		if calls = f.company.calls(); len(calls) < 2 {
+			return fmt.Errorf("%d calls", len(calls))
+		}
+		return nil
+	})
+	// The ledger has each call when it is answered. The status has whole seconds.
+	if wait := calls[1].Time.Sub(calls[0].Time) - slow; wait < retry-1500*time.Millisecond {
+		return fmt.Errorf("asked again %s after its refusal, which holds for %s", wait, retry)
 	}
 	return nil
 }

@@ -217,7 +217,7 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 	}
 	room, err := c.send(ctx, cr)
 	if message := neverDone(err); message != "" {
-		request.Refused = message
+		refuse(&request.Attempt, message)
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
 		return 0, false, nil
 	}
@@ -264,7 +264,7 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
 		if message := forGood(err); message != "" {
 			refused := attempt(cr)
-			refused.Refused = message
+			refuse(&refused, message)
 			cr.Status.Cooling = &refused
 			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
 			return min(c.retry, c.poll), true, nil
@@ -311,7 +311,7 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 	}
 	_, err = c.store.ResizeRoomWithResponse(ctx, room.Id, client.ResizeRoomJSONRequestBody{Pallets: int(resize.To)})
 	if message := forGood(err); message != "" {
-		resize.Refused = message
+		refuse(&resize.Attempt, message)
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
 		return 0, false, nil
 	}
@@ -389,6 +389,9 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 func attempt(cr *v1alpha1.ColdRoom) v1alpha1.Attempt {
 	return v1alpha1.Attempt{Generation: cr.Generation, Since: metav1.Now()}
 }
+
+// refuse keeps why the store has refused an attempt. It holds from now on, however long the answer took.
+func refuse(a *v1alpha1.Attempt, message string) { a.Refused, a.Since = message, metav1.Now() }
 
 // holds says how long a refusal still holds. A change of the spec ends it at once.
 func (c *controller) holds(cr *v1alpha1.ColdRoom, refused v1alpha1.Attempt) time.Duration {
