@@ -639,7 +639,7 @@ func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface,
 func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 	wanted := step.Object.Object
 	var last error
-	err := s.patiently(ctx, s.patience, func(ctx context.Context) (err error) {
+	look := func(ctx context.Context) (err error) {
 		defer func() {
 			if ctx.Err() == nil {
 				last = err
@@ -665,11 +665,40 @@ func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 			return nil
 		}
 		return err
-	})
+	}
+	err := s.patiently(ctx, s.patience, look)
+	if err != nil && ctx.Err() == nil && step.Verb == gone && s.collected(ctx, step) {
+		err = s.patiently(ctx, collector, look)
+	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: fmt.Sprintf("  %s: after %s, %v", step.where, s.patience, last)}
+}
+
+// collector is how long the garbage collector may take longer than a controller: after a change
+// of CRDs it stops until it has listed everything anew, for which it looks every 30 seconds
+// (GarbageCollector.Sync in k8s.io/kubernetes).
+const collector = 2 * time.Minute
+
+// collected reports whether what a step waits for is not left behind by the controller: the
+// garbage collector has to remove it, because all of its owners are gone.
+func (s *scene) collected(ctx context.Context, step Step) bool {
+	list, err := s.list(ctx, step.Object.GetAPIVersion(), step.Object.GetKind(), step.Object.GetName())
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(list, func(o unstructured.Unstructured) bool {
+		return ownersGone(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+			owners, err := s.list(ctx, r.APIVersion, r.Kind, r.Name)
+			return err == nil && !slices.ContainsFunc(owners, func(o unstructured.Unstructured) bool { return o.GetUID() == r.UID })
+		})
+	})
+}
+
+// ownersGone reports whether there were owners, and all of them are gone.
+func ownersGone(owners []metav1.OwnerReference, gone func(metav1.OwnerReference) bool) bool {
+	return len(owners) > 0 && !slices.ContainsFunc(owners, func(r metav1.OwnerReference) bool { return !gone(r) })
 }
 
 // settle waits until the state is that of the undisturbed run and nobody has written for a

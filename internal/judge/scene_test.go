@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -64,6 +67,20 @@ func TestPatience(t *testing.T) {
 		})
 		if (err == nil) != (restarts > 0) {
 			t.Errorf("with %d restarts: %v", restarts, err)
+		}
+	}
+}
+
+// What has lost all of its owners is the garbage collector's to remove, and nothing else is.
+func TestOwnersGone(t *testing.T) {
+	gone := func(r metav1.OwnerReference) bool { return r.UID == "gone" }
+	for text, want := range map[string]bool{"": false, "gone": true, "there": false, "gone there": false, "gone gone": true} {
+		var owners []metav1.OwnerReference
+		for _, uid := range strings.Fields(text) {
+			owners = append(owners, metav1.OwnerReference{UID: types.UID(uid)})
+		}
+		if got := ownersGone(owners, gone); got != want {
+			t.Errorf("owners %q: %t", text, got)
 		}
 	}
 }
