@@ -321,9 +321,9 @@ func (s *suite) ownDefinitions() error {
 	return s.definitionsErr
 }
 
-// lockOfDefinitions is for those of this cluster: each has its own.
+// lockOfDefinitions is for those of this cluster, and goes with it.
 func (s *suite) lockOfDefinitions() *flock.Flock {
-	return flock.New(s.ws.Path("definitions-" + s.cluster.Name() + ".lock"))
+	return flock.New(filepath.Join(filepath.Dir(s.cluster.Kubeconfig()), "definitions.lock"))
 }
 
 // WhileNobodyDefines waits as OwnDefinitions does, but only until the test ends:
