@@ -18,14 +18,8 @@ elif ! k wait --for=condition=Available "icecream/$ice" --timeout=10s >&2; then
   result fail "the Icecream was not available within 10 s"
 elif ! k set image "deployment/$ice" icecream=workshop/other:1 >&2; then
   result error "the Deployment cannot be changed"
+elif k wait --for=jsonpath='{.spec.template.spec.containers[0].image}'="$1" "deployment/$ice" --timeout=10s >&2; then
+  result pass
 else
-  until=$((SECONDS + 10))
-  while ((SECONDS < until)); do
-    if [[ $(image) == "$1" ]]; then
-      result pass
-      exit
-    fi
-    sleep 0.1
-  done
   result fail "the image was $(image) for 10 s, and not $1"
 fi
