@@ -638,7 +638,7 @@ func (s *scene) applyOnce(ctx context.Context, client dynamic.ResourceInterface,
 // wait waits for an object, or for its end.
 func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 	wanted := step.Object.Object
-	var last error
+	var last, unread error // unread is why nobody knows
 	look := func(ctx context.Context) (err error) {
 		defer func() {
 			if ctx.Err() == nil {
@@ -646,6 +646,9 @@ func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 			}
 		}()
 		list, err := s.list(ctx, step.Object.GetAPIVersion(), step.Object.GetKind(), step.Object.GetName())
+		if ctx.Err() == nil {
+			unread = err
+		}
 		if err != nil {
 			return err
 		}
@@ -667,19 +670,23 @@ func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 		return err
 	}
 	err := s.patiently(ctx, s.patience, look)
-	if err != nil && ctx.Err() == nil && step.Verb == gone && s.collected(ctx, step) {
-		err = s.patiently(ctx, collector, look)
+	if err != nil && ctx.Err() == nil && (unread != nil || step.Verb == gone && s.collected(ctx, step)) {
+		err = s.patiently(ctx, notTheirs, look)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
+	if unread != nil {
+		return fmt.Errorf("%s: %w", step.where, unread)
+	}
 	return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: fmt.Sprintf("  %s: after %s, %v", step.where, s.patience, last)}
 }
 
-// collector is how long the garbage collector may take longer than a controller: after a change
-// of CRDs it stops until it has listed everything anew, for which it looks every 30 seconds
-// (GarbageCollector.Sync in k8s.io/kubernetes).
-const collector = 2 * time.Minute
+// notTheirs is how much longer may take what is not the controller's. After a change of CRDs the
+// garbage collector stops until it has listed everything anew, for which it looks every 30
+// seconds (GarbageCollector.Sync in k8s.io/kubernetes), and the API server answers requests for
+// these objects by 429 until its cache is filled ("storage is (re)initializing").
+const notTheirs = 2 * time.Minute
 
 // collected reports whether what a step waits for is not left behind by the controller: the
 // garbage collector has to remove it, because all of its owners are gone.
