@@ -115,7 +115,7 @@ func TestIcecreamRetryAfterFreesTheWorker(t *testing.T) {
 	t.Parallel()
 	f := newIcecreamTest(t)
 	f.Start("-workers", "1")
-	if err := icecreamtest.FreesTheWorkers(f.Test, 1); err != nil {
+	if err := icecreamtest.FreesTheWorkers(f.Test, 1, "patch"); err != nil {
 		t.Error(err)
 	}
 }

@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	freesTheWorkers := func(f *icecreamtest.Test) error {
 		f.Start()
-		return icecreamtest.FreesTheWorkers(f, 8)
+		return icecreamtest.FreesTheWorkers(f, 8, "patch")
 	}
 	cases := map[string]struct {
 		claim func(f *icecreamtest.Test) error

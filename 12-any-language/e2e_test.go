@@ -254,6 +254,16 @@ func TestMends(t *testing.T) {
 	}
 }
 
+// While the API server asks for patience, the hook's workers do what is due elsewhere.
+func TestHookFreesItsWorkers(t *testing.T) {
+	t.Parallel()
+	f := controllers["hook jq"].prepare(t, false)
+	start(f)
+	if err := icecreamtest.FreesTheWorkers(f, 4, "update"); err != nil {
+		t.Error(err)
+	}
+}
+
 var creates = faultproxy.Match{Verb: "create", Resource: "deployments"}
 
 // waits: the server is busy for longer than this takes, and the object changes again and again.

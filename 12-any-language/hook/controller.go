@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,9 +65,9 @@ type informers struct {
 
 func (i informers) StartWithContext(ctx context.Context) { i.Start(ctx.Done()) }
 
-func newController(client dynamic.Interface, namespace string, parents, children schema.GroupVersionResource, program []string, options loop.Options) (*controller, error) {
+func newController(client, once dynamic.Interface, namespace string, parents, children schema.GroupVersionResource, program []string, options loop.Options) (*controller, error) {
 	c := &controller{
-		parents: client.Resource(parents).Namespace(namespace), children: client.Resource(children).Namespace(namespace),
+		parents: once.Resource(parents).Namespace(namespace), children: once.Resource(children).Namespace(namespace),
 		namespace: namespace, program: program,
 		informers: informers{dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, namespace, nil)},
 	}
@@ -178,8 +180,7 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 	for _, child := range have {
 		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
 			uid := child.GetUID() // not of one that has got the name since
-			err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-			if !apierrors.IsNotFound(err) {
+			if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); !apierrors.IsNotFound(err) {
 				errs = append(errs, err)
 			}
 		}
@@ -218,22 +219,16 @@ func merge(now, want any) any {
 	case map[string]any:
 		now, _ := now.(map[string]any)
 		merged := map[string]any{}
-		for key, value := range now {
-			merged[key] = value
-		}
+		maps.Copy(merged, now)
 		for key, value := range want {
 			merged[key] = merge(now[key], value)
 		}
 		return merged
 	case []any:
 		now, _ := now.([]any)
-		merged := make([]any, len(want))
-		for i, value := range want {
-			if i < len(now) {
-				merged[i] = merge(now[i], value)
-			} else {
-				merged[i] = value
-			}
+		merged := slices.Clone(want)
+		for i := range min(len(now), len(want)) {
+			merged[i] = merge(now[i], want[i])
 		}
 		return merged
 	}

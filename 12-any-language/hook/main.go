@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/06-controller/loop"
@@ -44,11 +45,8 @@ func run(ctx context.Context) error {
 	flag.StringVar(&options.Listen, "listen", "127.0.0.1:0", "the address of /healthz, /readyz and /metrics; port 0 is any free one")
 	flag.Parse()
 	parents, err := resource("-parent", *parent)
-	if err != nil {
-		return err
-	}
-	children, err := resource("-child", *child)
-	if err != nil {
+	children, other := resource("-child", *child)
+	if err := errors.Join(err, other); err != nil {
 		return err
 	}
 	if flag.NArg() == 0 {
@@ -62,14 +60,24 @@ func run(ctx context.Context) error {
 	config.QPS = -1 // the queue slows down what fails
 	loop.WaitForServer(config)
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("creating the client: %w", err)
+	once, other := sendsOnce(config)
+	if err := errors.Join(err, other); err != nil {
+		return fmt.Errorf("creating the clients: %w", err)
 	}
-	c, err := newController(client, *namespace, parents, children, flag.Args(), options)
+	c, err := newController(client, once, *namespace, parents, children, flag.Args(), options)
 	if err != nil {
 		return err
 	}
 	return c.loop.Run(ctx, c.informers)
+}
+
+// sendsOnce returns the client of the workers, see loop.Once. It is made as dynamic.NewForConfig
+// makes one: group, version and path are those of each request.
+func sendsOnce(config *rest.Config) (dynamic.Interface, error) {
+	config = dynamic.ConfigFor(config)
+	config.GroupVersion, config.APIPath = &schema.GroupVersion{}, "/"
+	client, err := rest.RESTClientFor(config)
+	return dynamic.New(loop.Once(client)), err
 }
 
 // resource reads RESOURCE.VERSION.GROUP, as kubectl takes it, too.

@@ -1055,7 +1055,7 @@ func WaitsAsTold(f *Test) error {
 }
 
 // FreesTheWorkers: as many Icecreams as there are workers have to wait, and another one must not.
-func FreesTheWorkers(f *Test, workers int) error {
+func FreesTheWorkers(f *Test, workers int, verb string) error {
 	names := []string{"early"}
 	for i := range workers {
 		names = append(names, fmt.Sprintf("late-%d", i))
@@ -1065,7 +1065,7 @@ func FreesTheWorkers(f *Test, workers int) error {
 		f.Until(name, IsAvailable)
 	}
 	for _, name := range names[1:] {
-		busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments", Name: name},
+		busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: verb, Resource: "deployments", Name: name},
 			Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second})
 		f.PatchDeployment(name, `{"spec":{"replicas":1}}`)
 		f.Struck(busy, 1)
@@ -1074,7 +1074,7 @@ func FreesTheWorkers(f *Test, workers int) error {
 	var order []string
 	f.Eventually(time.Minute, func(context.Context) error {
 		order = nil
-		for _, r := range f.Requests("patch", "deployments") {
+		for _, r := range f.Requests(verb, "deployments") {
 			order = append(order, r.Name)
 		}
 		for _, name := range names {
