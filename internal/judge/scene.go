@@ -685,8 +685,27 @@ func (s *scene) wait(ctx context.Context, step Step, cause *Step) error {
 // notTheirs is how much longer may take what is not the controller's. After a change of CRDs the
 // garbage collector stops until it has listed everything anew, for which it looks every 30
 // seconds (GarbageCollector.Sync in k8s.io/kubernetes), and the API server answers requests for
-// these objects by 429 until its cache is filled ("storage is (re)initializing").
+// these objects by 429 until its cache is filled ("storage is (re)initializing"). What the status
+// of a workload says is the controller manager's to say.
 const notTheirs = 2 * time.Minute
+
+// unreported reports whether the controller manager has not yet said what became of a workload
+// as it is now.
+func (s *scene) unreported(ctx context.Context) bool {
+	return slices.ContainsFunc(s.contract.End, func(r Resource) bool {
+		if r.APIVersion != "apps/v1" {
+			return false
+		}
+		list, err := s.list(ctx, r.APIVersion, r.Kind, "")
+		return err == nil && slices.ContainsFunc(list, behind)
+	})
+}
+
+// behind reports whether the status of a workload is of an older generation, or of none.
+func behind(workload unstructured.Unstructured) bool {
+	observed, _, _ := unstructured.NestedInt64(workload.Object, "status", "observedGeneration")
+	return observed != workload.GetGeneration()
+}
 
 // collected reports whether what a step waits for is not left behind by the controller: the
 // garbage collector has to remove it, because all of its owners are gone.
@@ -715,7 +734,7 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	written, since := -1, time.Now()
 	var different difference
 	var unread error // why nobody knows the state
-	err = s.patiently(ctx, s.contract.Settle+s.more+quietFor, func(ctx context.Context) error {
+	look := func(ctx context.Context) error {
 		now, err := s.state(ctx)
 		if ctx.Err() == nil { // or the deadline has cut it off
 			unread = err
@@ -739,7 +758,11 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 			return errors.New("it is not calm")
 		}
 		return nil
-	})
+	}
+	err = s.patiently(ctx, s.contract.Settle+s.more+quietFor, look)
+	if err != nil && ctx.Err() == nil && (unread != nil || s.unreported(ctx)) {
+		err = s.patiently(ctx, notTheirs, look)
+	}
 	switch {
 	case err == nil:
 		s.restFor = quietFor

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/internal/crash"
@@ -81,6 +82,19 @@ func TestOwnersGone(t *testing.T) {
 		}
 		if got := ownersGone(owners, gone); got != want {
 			t.Errorf("owners %q: %t", text, got)
+		}
+	}
+}
+
+// A workload's status is the controller manager's, which may not have come to it yet.
+func TestBehind(t *testing.T) {
+	for observed, want := range map[int64]bool{0: true, 1: true, 2: false} {
+		w := unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"generation": int64(2)}}}
+		if observed > 0 {
+			w.Object["status"] = map[string]any{"observedGeneration": observed}
+		}
+		if got := behind(w); got != want {
+			t.Errorf("generation 2, observed %d: %t", observed, got)
 		}
 	}
 }
