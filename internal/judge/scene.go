@@ -754,7 +754,8 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 		if last = now; !different.empty() || n != written {
 			written, since = n, time.Now()
 		}
-		if time.Since(since) < quietFor {
+		// What the undisturbed run ends in is what all others are compared with.
+		if time.Since(since) < quietFor || s.want == nil && s.unreported(ctx) {
 			return errors.New("it is not calm")
 		}
 		return nil
