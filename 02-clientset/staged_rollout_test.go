@@ -631,6 +631,14 @@ func TestRolloutAmongOtherWriters(t *testing.T) {
 			}
 		})
 	}
+	r.Eventually(time.Minute, func(context.Context) error {
+		for _, name := range r.names {
+			if r.get(name).Annotations["count"] == "" {
+				return fmt.Errorf("nobody has written to %s", name)
+			}
+		}
+		return nil
+	})
 	p := r.Start(r.command("-image", rolloutNew, "-stages", "2,100%", "-timeout", "1m"))
 	// Under constant scaling no Deployment need ever be complete at once.
 	r.Eventually(time.Minute, func(context.Context) error {

@@ -232,7 +232,7 @@ func TestRotation(t *testing.T) {
 		options   []testenv.ProgramOption
 	}{
 		"safe":  {safe, 5, nil},
-		"naive": {rate, 1, []testenv.ProgramOption{testenv.Replace("keeper.go", "further, err = a.introduce(k.caLifetime)", "further, err = newAuthority(k.caLifetime)")}},
+		"naive": {rate, 2, []testenv.ProgramOption{testenv.Replace("keeper.go", "further, err = a.introduce(k.caLifetime)", "further, err = newAuthority(k.caLifetime)")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
