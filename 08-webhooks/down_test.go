@@ -69,7 +69,17 @@ func TestConversionDown(t *testing.T) {
 		}
 	}
 	t.Cleanup(none)
-	e.Eventually(time.Minute, func(ctx context.Context) error { // v1 is served, and the old cache has gone
+	// The server's cache of v1alpha1 has to be there before an object of v1 is, with which it can never be filled. It is
+	// by the cache that a deletion needs a conversion: what it holds is encoded as it would be stored, while bytes from etcd are
+	// compared as they are (CacheDelegator.Delete and store.getStateFromObject in k8s.io/apiserver).
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if _, err := in(e.Namespace, "v1").Get(ctx, "old", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "conversion webhook for") {
+			return fmt.Errorf("v1 is not served yet: %v", err)
+		}
+		_, err := in(e.Namespace, "v1alpha1").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		return err
+	})
+	e.Eventually(time.Minute, func(ctx context.Context) error { // and the old cache has gone
 		if _, err := in(e.Namespace, "v1").Create(ctx, object("v1", "new"), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
