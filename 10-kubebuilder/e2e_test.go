@@ -2,6 +2,7 @@ package kubebuilder
 
 import (
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,15 +102,30 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// patched builds the controller with a patch.
+// patched builds the controller with a patch. As a change of the project itself, it is built only
+// once for all runs.
 func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 	t.Helper()
-	dir := patchedCopy(t, e, patch)
-	program = filepath.Join(dir, "cmd")
-	if err := testenv.GoBuild(e.Context(), dir, "./"+project+"/cmd", program, dir); err != nil {
-		t.Fatal(err)
+	before, after := os.DirFS(filepath.Join(e.Workspace().Root, project)), os.DirFS(filepath.Join(patchedCopy(t, e, patch), project))
+	var changes []testenv.ProgramOption
+	err := fs.WalkDir(before, ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		old, err := fs.ReadFile(before, file)
+		if err != nil {
+			return err
+		}
+		now, err := fs.ReadFile(after, file)
+		if err == nil && string(now) != string(old) {
+			changes = append(changes, testenv.Replace("../"+file, string(old), string(now)))
+		}
+		return err
+	})
+	if err != nil || len(changes) == 0 {
+		t.Fatalf("%s changes nothing that is built: %v", patch, err)
 	}
-	return program
+	return e.Program("./"+project+"/cmd", changes...)
 }
 
 // patchedCopy makes a folder that has the project in its place below a clone, with a patch.
@@ -154,7 +170,7 @@ func needsEnvtest(t *testing.T, ws workspace.Workspace) {
 
 // suites runs suites of a project, which start an API server and etcd of their own.
 func suites(e *testenv.Env, dir string, args ...string) error {
-	return proc.Run(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1"}, args...), Dir: dir, Grace: 30 * time.Second,
+	return proc.Run(e.Context(), proc.Cmd{Path: "go", Args: append([]string{"test", "-count=1", "-vet=off"}, args...), Dir: dir, Grace: 30 * time.Second,
 		Env: workspace.Environ("KUBEBUILDER_ASSETS="+e.Workspace().Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m")})
 }
 

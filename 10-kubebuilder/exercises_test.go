@@ -170,7 +170,7 @@ func checkSuite(c *check.C) {
 	c.Must(err)
 	c.Must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
 	if output, err := proc.Output(c.Context(), proc.Cmd{Path: "go", Dir: c.Path("."), Env: workspace.Environ(), Grace: 10 * time.Second,
-		Args: []string{"test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "suite"), "."}}); err != nil {
+		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "suite"), "."}}); err != nil {
 		c.Fail("a suite that compiles", output+err.Error())
 	}
 	run := func(variant string, args ...string) testenv.Result {
