@@ -1,6 +1,8 @@
 package report
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -79,6 +81,39 @@ func TestMissedStepsAreTold(t *testing.T) {
 		case <-deadline:
 			t.Fatalf("%d missed, %d workers", missed, workers)
 		}
+	}
+}
+
+// A writer calls itself with each piece that is written.
+type writer func(lines []byte)
+
+func (w writer) Write(lines []byte) (int, error) {
+	w(lines)
+	return len(lines), nil
+}
+
+// On a busy machine steps wait for their turn, and are not left out.
+func TestNoStepIsLeftOutBecauseTheReporterIsLate(t *testing.T) {
+	const steps = 5 * mostAtOnce
+	r := New()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	written := 0
+	r.Tell(Item{Kind: Step})
+	r.write(ctx, writer(func(lines []byte) {
+		if written == 0 { // while this is written, much happens
+			for range steps {
+				r.Tell(Item{Kind: Step})
+			}
+			time.Sleep(10 * interval)
+		}
+		written += bytes.Count(lines, []byte("\n"))
+		if len(r.items) == 0 {
+			stop()
+		}
+	}))
+	if written != 1+steps {
+		t.Errorf("%d lines are written of %d", written, 1+steps)
 	}
 }
 
