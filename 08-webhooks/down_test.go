@@ -23,7 +23,8 @@ import (
 )
 
 // TestConversionDown is the table of the lesson: what still works while nobody converts, for objects that are
-// stored in the version asked for and for others. The same was seen with Kubernetes 1.34.4, 1.35.4 and 1.36.3.
+// stored in the version asked for and for others. The same was seen with Kubernetes 1.34.4, 1.35.4 and 1.36.3, but the deletion
+// without a cache only with 1.36.3.
 func TestConversionDown(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
@@ -45,8 +46,8 @@ func TestConversionDown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, namespace := range []string{e.Namespace, ending} {
-		_, err := in(namespace, "v1alpha1").Create(ctx, object("v1alpha1", "old"), metav1.CreateOptions{})
+	for _, old := range []struct{ namespace, name string }{{e.Namespace, "old"}, {e.Namespace, "forgotten"}, {ending, "old"}} {
+		_, err := in(old.namespace, "v1alpha1").Create(ctx, object("v1alpha1", old.name), metav1.CreateOptions{})
 		must(err)
 	}
 
@@ -150,6 +151,19 @@ func TestConversionDown(t *testing.T) {
 		}
 		return nil
 	})
+
+	// A change of the definition makes the server forget its cache of v1alpha1, which it cannot fill again.
+	const another = "https://127.0.0.1:1/another"
+	_, err = definitions.Patch(ctx, crd.Name, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/url", "value": "`+another+`"}]`), metav1.PatchOptions{})
+	must(err)
+	e.Eventually(time.Minute, func(context.Context) error {
+		if err := get("old", "v1"); err == nil || !strings.Contains(err.Error(), another) {
+			return fmt.Errorf("the change is not in force yet: %v", err)
+		}
+		return nil
+	})
+	works("delete what is stored in v1alpha1 and in no cache, in v1alpha1", in(e.Namespace, "v1alpha1").Delete(ctx, "forgotten", metav1.DeleteOptions{}))
+	works("delete what is stored in v1, in v1", in(e.Namespace, "v1").Delete(ctx, "new", metav1.DeleteOptions{}))
 
 	// No namespace ends, with such an object or without, and says why; without a converter they do. The namespace
 	// controller tries each for long, and ten at a time, so that of another test may come before.
