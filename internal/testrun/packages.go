@@ -138,22 +138,14 @@ func Lanes(packages []Package, atOnce int) [][]string {
 	return lanes
 }
 
-// Apart sorts packages into jobs for seats with a cluster each: at first one for all that
-// need none, then one for each of the others. Those that install definitions are the long
-// ones and come first; among them early steps, which are short, come last, and at the end
-// no seat has to wait for another.
+// Apart sorts packages into jobs for seats with a cluster each: one for each package that
+// needs a cluster, from the last in the alphabet to the first, and at the end one for all
+// that need none. So no long one is left for the end: the first steps are the short ones.
 func Apart(packages []Package) [][]string {
-	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
-		if a.Definitions != b.Definitions {
-			if a.Definitions {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(b.ImportPath, a.ImportPath)
-	})
-	var units []string
+	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.ImportPath, a.ImportPath) })
 	var jobs [][]string
+	none := append(flags(parallel), "-p=1")
+	units := slices.Clone(none)
 	for _, p := range packages {
 		if p.NeedsCluster {
 			jobs = append(jobs, append(flags(parallel), p.ImportPath))
@@ -161,8 +153,8 @@ func Apart(packages []Package) [][]string {
 			units = append(units, p.ImportPath)
 		}
 	}
-	if len(units) > 0 {
-		jobs = slices.Insert(jobs, 0, slices.Concat(flags(parallel), []string{"-p=1"}, units))
+	if len(units) > len(none) {
+		jobs = append(jobs, units)
 	}
 	return jobs
 }

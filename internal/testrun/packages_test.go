@@ -76,7 +76,7 @@ func TestApart(t *testing.T) {
 		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
-	if diff := cmp.Diff([][]string{{m + "internal/unit", m + "02-two/unit"}, {m + "10-ten"}, {m + "internal/outside"}, {m + "02-two"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{m + "internal/outside"}, {m + "10-ten"}, {m + "02-two"}, {m + "internal/unit", m + "02-two/unit"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
 	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}); len(jobs) != 1 {
