@@ -80,7 +80,7 @@ func TestConversionDown(t *testing.T) {
 		_, err := in(e.Namespace, "v1alpha1").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		return err
 	})
-	e.Eventually(time.Minute, func(ctx context.Context) error { // and the old cache has gone
+	e.Eventually(time.Minute, func(ctx context.Context) error { // an object of v1 is there, and nobody converts it
 		if _, err := in(e.Namespace, "v1").Create(ctx, object("v1", "new"), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
