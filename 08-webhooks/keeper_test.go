@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -84,13 +86,13 @@ func (k *keeperTest) event(reason, text string) {
 // not keep others from their certificates.
 func TestKeeperRefuses(t *testing.T) {
 	t.Parallel()
-	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1,example.org")
+	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1,example.org,FD00:0::1")
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Data: map[string][]byte{"mine": []byte("yes")}}
 	foreign, err := k.Client.CoreV1().Secrets(k.Namespace).Create(k.Context(), foreign, metav1.CreateOptions{})
 	k.must(err)
 	k.asks("a", "taken", "")
 	k.asks("b", "b-tls", "kubernetes.default.svc")
-	k.asks("c", "c-tls", " 127.0.0.1, example.org")
+	k.asks("c", "c-tls", " 127.0.0.1, example.org, FD00:0::1") // of an address, there are many spellings
 	k.asks("d", "c-tls", "")
 	k.asks("e", "cert-keeper-ca", "")
 	k.Start()
@@ -111,9 +113,33 @@ func TestKeeperRefuses(t *testing.T) {
 		}
 		return nil
 	}))
-	// A rotation goes on all the same.
-	before := k.secret("cert-keeper-ca")
+	// A rotation goes on all the same, and whoever has a Secret keeps it, although another name comes first.
+	k.asks("before-c", "c-tls", "")
+	k.Eventually(time.Minute, func(context.Context) error {
+		if log := k.Process.Stderr(); !strings.Contains(log, k.Namespace+`/before-c" because="the Secret c-tls is that of the Service c"`) {
+			return errors.New("before-c is not refused")
+		}
+		return nil
+	})
+	before, leaf := k.secret("cert-keeper-ca"), k.secret("c-tls")
 	k.rotate()
+	k.rotated(before)
+	if now := k.secret("c-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
+		t.Error("c has the certificate of the old CA")
+	}
+}
+
+// A keeper that comes back when its CA has ended makes another one, like any other.
+func TestKeeperComesBackTooLate(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-ca-lifetime", "10s", "-leaf-lifetime", "10s")
+	k.asks("web", "web-tls", "")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	k.secret("web-tls")
+	k.Kill()
+	k.must(k.Hold(12*time.Second, func() error { return nil }))
+	k.Launch()
 	k.rotated(before)
 }
 
@@ -123,6 +149,9 @@ func TestKeeperRotatesWithoutOne(t *testing.T) {
 	t.Parallel()
 	k := newKeeperTest(t)
 	k.asks("a", "a-tls", "")
+	// Nor does a configuration that cert-keeper may not change.
+	k.configuration(k.Namespace, k.Namespace+"/cert-keeper-ca")
+	k.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "validatingwebhookconfigurations"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	k.Start()
 	before, leaf := k.secret("cert-keeper-ca"), k.secret("a-tls")
 	quotas := k.Client.CoreV1().ResourceQuotas(k.Namespace)

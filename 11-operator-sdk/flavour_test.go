@@ -154,6 +154,25 @@ func TestFlavourIsGivenBack(t *testing.T) {
 	})
 }
 
+// An upgrade that begins while something is missing saves what has worked before.
+func TestFlavourIsSavedInABadMoment(t *testing.T) {
+	t.Parallel()
+	f := newFlavours(t, "-save-flavours")
+	noFurtherPods(f)
+	f.Patch("vanilla", `{"spec":{"replicas":3}}`)
+	f.Until("vanilla", icecreamtest.Condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, "Progressing"))
+	upgrade(f, lime)
+	f.Eventually(icecreamtest.Collected, func(context.Context) error {
+		if image := f.Deployment("cone").Spec.Template.Spec.Containers[0].Image; image != lime {
+			return fmt.Errorf("the image is %s", image)
+		}
+		return nil
+	})
+	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // An image that was rolled out once has not failed because a later rollout of it does.
 func TestFlavourThatHasWorked(t *testing.T) {
 	t.Parallel()

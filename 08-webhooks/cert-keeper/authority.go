@@ -226,7 +226,8 @@ func (i *issuer) wrongWith(certificate, key []byte, hosts []string, now time.Tim
 	if leaf.CheckSignatureFrom(i.certificate) != nil {
 		return next, "another CA has signed it"
 	}
-	if old(leaf, now) {
+	// One that ends with its CA stays: another one would end then, too. The next CA brings the next leaf.
+	if old(leaf, now) && leaf.NotAfter.Before(i.certificate.NotAfter) {
 		return next, fmt.Sprintf("it ends at %s", leaf.NotAfter.Format(time.RFC3339))
 	}
 	has := slices.Clone(leaf.DNSNames)

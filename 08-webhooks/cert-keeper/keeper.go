@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -182,7 +183,12 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 	k.loop.Phase(key, "bundles")
 	for _, target := range k.targets() {
 		changed, err := k.inject(ctx, target, a.bundle())
-		wrote, errs = wrote || changed, append(errs, err)
+		wrote = wrote || changed
+		if target.trusts(a) {
+			errs = append(errs, err)
+		} else {
+			none = errors.Join(none, err)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		k.calmVersion = ""
@@ -194,6 +200,9 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 	}
 	k.loop.Phase(key, "rotate")
 	again, err = k.rotate(ctx, secret, a, next)
+	if a.phase() != "steady" {
+		none = nil // each phase tries them again; the back-off after an error would hold up the rotation
+	}
 	return again, errors.Join(err, none)
 }
 
@@ -241,7 +250,8 @@ func (k *keeper) authority(ctx context.Context) (*corev1.Secret, *authority, err
 
 // leaves issues a certificate for each Service that asks for one, if it has none that is good
 // for a while. next is when the first of them has to be replaced. none is about Services that
-// have never had one: nobody trusts anything of theirs yet, so no rotation waits for them.
+// have never had one: nobody trusts anything of theirs yet, so no rotation waits for them, nor
+// for a target that has never trusted this CA.
 func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, errs []error, none error) {
 	wanted := map[cache.ObjectName]*corev1.Service{} // by Secret
 	for _, service := range sorted[*corev1.Service](k.services) {
@@ -252,7 +262,10 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 		secret := cache.NewObjectName(service.Namespace, name)
 		hosts, err := k.hosts(service)
 		if first := wanted[secret]; err == nil && first != nil {
-			err = fmt.Errorf("the Secret %s is that of the Service %s", name, first.Name)
+			err = isThatOf(name, first.Name)
+		}
+		if err == nil {
+			err = k.taken(service, secret) // before it can be wanted: the owner may come later in this order
 		}
 		if err != nil {
 			k.refuse(service, err)
@@ -287,16 +300,12 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 	why := "there was none"
 	if exists {
 		secret = o.(*corev1.Secret).DeepCopy()
-		if !metav1.IsControlledBy(secret, service) {
-			k.refuse(service, fmt.Errorf("the Secret %s belongs to somebody else", name.Name))
-			return false, next, false, nil
-		}
 		if next, why = a.signing.wrongWith(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], hosts, k.now()); why == "" {
 			return false, next, false, nil
 		}
 	} else if foreign, err := k.foreign(ctx, name); foreign || err != nil {
 		if foreign {
-			k.refuse(service, fmt.Errorf("the Secret %s belongs to somebody else", name.Name))
+			k.refuse(service, somebodyElses(name.Name))
 		}
 		return false, next, false, err
 	}
@@ -321,6 +330,26 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 	}
 	k.wrote(k.secrets, secret, why)
 	return true, next, !exists, nil
+}
+
+// taken says whose a Secret of the cache is, if it is not that of a Service.
+func (k *keeper) taken(service *corev1.Service, name cache.ObjectName) error {
+	o, exists, err := k.secrets.GetByKey(name.String())
+	if err != nil || !exists || metav1.IsControlledBy(o.(*corev1.Secret), service) {
+		return err
+	}
+	if owner := metav1.GetControllerOf(o.(*corev1.Secret)); owner != nil && owner.Kind == "Service" && owner.Name != service.Name {
+		return isThatOf(name.Name, owner.Name)
+	}
+	return somebodyElses(name.Name)
+}
+
+func isThatOf(secret, service string) error {
+	return fmt.Errorf("the Secret %s is that of the Service %s", secret, service)
+}
+
+func somebodyElses(secret string) error {
+	return fmt.Errorf("the Secret %s belongs to somebody else", secret)
 }
 
 // foreign reports whether a Secret exists that the cache does not have, because it is somebody else's.
@@ -349,6 +378,9 @@ func (k *keeper) hosts(service *corev1.Service) ([]string, error) {
 		case !slices.Contains(k.allowed, host):
 			return nil, fmt.Errorf("the host %s is not one that -allow-hosts lists", host)
 		default:
+			if ip := net.ParseIP(host); ip != nil {
+				host = ip.String() // a certificate has addresses as numbers, so of its spellings one has to count
+			}
 			hosts = append(hosts, host)
 		}
 	}
@@ -373,6 +405,18 @@ type target struct {
 	store   cache.Indexer
 	bundles map[string][]byte // by their JSON pointer
 	patch   func(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions) (metav1.Object, error)
+}
+
+// trusts reports whether a client of the target trusts what this CA has signed.
+func (t target) trusts(a *authority) bool {
+	for _, bundle := range t.bundles {
+		for _, c := range a.trusted {
+			if bytes.Contains(bundle, certificatePEM(c.Raw)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // targets are the webhook configurations and CRDs that ask for this CA.

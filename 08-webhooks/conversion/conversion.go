@@ -91,6 +91,7 @@ func Convert(object *unstructured.Unstructured, apiVersion string) error {
 }
 
 func v1alpha1FromHub(object *unstructured.Unstructured) error {
+	annotate(object, "") // one that somebody has copied from an object of v1alpha1 would come back as spec
 	return replaceSpec(object, func(hub Spec) icecreamv1alpha1.IcecreamSpec {
 		spec := icecreamv1alpha1.IcecreamSpec{DeploymentName: hub.Deployment.Name}
 		keep := kept{Toppings: hub.Toppings}

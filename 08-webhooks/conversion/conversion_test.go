@@ -35,3 +35,24 @@ func TestAnnotation(t *testing.T) {
 		}
 	}
 }
+
+// An export of v1alpha1 that somebody has rewritten to v1 by hand still carries the annotation.
+// In v1 the spec alone says what is wanted.
+func TestAStaleAnnotationSaysNothing(t *testing.T) {
+	t.Parallel()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": V1, "kind": "Icecream",
+		"metadata": map[string]any{"name": "lemon", "annotations": map[string]any{KeptAnnotation: `{"portions":250,"toppings":["nuts"]}`}},
+		"spec":     map[string]any{"deployment": map[string]any{"name": "cone", "portions": int64(300)}},
+	}}
+	for _, version := range []string{V1alpha1, V1} {
+		if err := Convert(object, version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	toppings, found, _ := unstructured.NestedSlice(object.Object, "spec", "toppings")
+	portions, _, _ := unstructured.NestedInt64(object.Object, "spec", "deployment", "portions")
+	if found || portions != 300 {
+		t.Errorf("the spec has come back with the toppings %v and %d portions", toppings, portions)
+	}
+}

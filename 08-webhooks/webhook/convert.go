@@ -14,16 +14,14 @@ import (
 	"github.com/k8s-go/workshop/08-webhooks/conversion"
 )
 
-// maxList limits a request for conversion, which has all the objects of a list in it: the
-// API server reads a list from etcd in one piece, unless the client asks for pages.
-const maxList = 64 << 20
-
 // convert speaks the protocol of conversion webhooks, apiextensions.k8s.io/v1: a
 // ConversionReview with objects and the version wanted comes in, and one with as many
-// objects of that version, in the same order, goes out.
+// objects of that version, in the same order, goes out. The API server sends one object at a
+// time, also for a list, because it converts each one when it decodes it (GetList in
+// k8s.io/apiserver/pkg/storage/etcd3), so the limit is that of one object.
 func convert(w http.ResponseWriter, r *http.Request) {
 	var asked apiextensionsv1.ConversionReview
-	if !read(w, r, maxList, &asked) {
+	if !read(w, r, maxBody, &asked) {
 		return
 	}
 	if asked.APIVersion != apiextensionsv1.SchemeGroupVersion.String() || asked.Kind != "ConversionReview" || asked.Request == nil || asked.Request.UID == "" {

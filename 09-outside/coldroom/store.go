@@ -53,13 +53,13 @@ func (s *store) do(sender *http.Client, r *http.Request) (*http.Response, error)
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	s.mu.Lock()
-	wait := time.Until(s.patience)
-	s.mu.Unlock()
-	if wait > 0 {
-		return nil, &busy{wait}
+	if err := s.patient(); err != nil {
+		return nil, err
 	}
 	if err := s.limiter.Wait(r.Context()); err != nil {
+		return nil, err
+	}
+	if err := s.patient(); err != nil { // another call may have been told so meanwhile
 		return nil, err
 	}
 	answer, err := sender.Do(r)
@@ -67,6 +67,16 @@ func (s *store) do(sender *http.Client, r *http.Request) (*http.Response, error)
 		return answer, err
 	}
 	return nil, s.refusal(answer)
+}
+
+// patient returns an error as long as the store wants to be left alone.
+func (s *store) patient() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if wait := time.Until(s.patience); wait > 0 {
+		return &busy{wait}
+	}
+	return nil
 }
 
 // refusal reads an answer that says no.
@@ -78,8 +88,10 @@ func (s *store) refusal(answer *http.Response) error {
 	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds >= 0 {
 		wait := time.Duration(seconds) * time.Second
 		s.mu.Lock()
-		s.patience = time.Now().Add(wait)
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if until := time.Now().Add(wait); until.After(s.patience) { // of several calls under way, the longest wait counts
+			s.patience = until
+		}
 		return &busy{wait}
 	}
 	r := &refused{code: answer.StatusCode}

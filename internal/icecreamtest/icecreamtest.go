@@ -83,6 +83,7 @@ var Claims = map[string]func(f *Test) error{
 	"is quiet":                     IsQuiet,
 	"lets go":                      LetsGo,
 	"tries again after a conflict": TriesAgainAfterAConflict,
+	"waits with its report":        WaitsWithItsReport,
 }
 
 // Create creates an Icecream.
@@ -1050,6 +1051,26 @@ func WaitsAsTold(f *Test) error {
 	// Both clocks are the same one; what is measured is a little behind it.
 	if gap := tries[1].Started.Sub(tries[0].Started.Add(tries[0].Took)); gap < wait-50*time.Millisecond {
 		return fmt.Errorf("it came again after %s, and was asked for %s", gap.Round(time.Millisecond), wait)
+	}
+	return nil
+}
+
+// WaitsWithItsReport: what was refused will stay so, and the server takes the status that says so only later.
+func WaitsWithItsReport(f *Test) error {
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	const wait = 3 * time.Second
+	written := faultproxy.Match{Resource: "icecreams/status", If: faultproxy.Request.Write}
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: written, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: wait})
+	f.Start()
+	f.Create("vanilla", "cone", 1)
+	f.Struck(busy, 1)
+	f.Until("vanilla", Condition(v1alpha1.ConditionAvailable, metav1.ConditionFalse, "Refused"))
+	tries := f.Proxy.Requests(written)
+	end := tries[0].Started.Add(tries[0].Took + wait - 50*time.Millisecond)
+	for _, r := range append(f.Requests("create", "deployments"), tries[1]) {
+		if r.Started.After(tries[0].Started) && r.Started.Before(end) {
+			return fmt.Errorf("it came again %s before it was asked to: %s %s", end.Sub(r.Started).Round(time.Millisecond), r.Verb, r.Resource)
+		}
 	}
 	return nil
 }

@@ -226,6 +226,7 @@ func TestAnchorsAreAsFewAsPossible(t *testing.T) {
 		{metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "aa", Operator: "In", Values: []string{"1", "2"}}}}, []string{"n app=web"}},
 		{metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "NotIn", Values: []string{"web"}}}}, []string{"n"}},
+		{metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "In", Values: []string{"web", "web"}}}}, []string{"n app=web"}},
 	} {
 		selector, err := metav1.LabelSelectorAsSelector(&c.selector)
 		if err != nil {

@@ -53,7 +53,8 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 	case !metav1.IsControlledBy(saved, ice): // to overwrite it would lose somebody's data, and not to save would lose ours
 		return "", apierrors.NewForbidden(corev1.Resource("configmaps"), name.Name, errForeign)
 	}
-	image, data := nextFlavour(r.Image, now, d != nil && rolledOut(d), failed, saved.Data)
+	works := d != nil && (rolledOut(d) || upgradedTo(ice, now)) // an image that has worked works, also while a pod is missing
+	image, data := nextFlavour(r.Image, now, works, failed, saved.Data)
 	if maps.Equal(data, saved.Data) {
 		return image, nil
 	}
@@ -75,7 +76,7 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 }
 
 // nextFlavour decides which image a Deployment gets, and what is saved before: now is the one that
-// it has, works says that this one is rolled out, and failed that the rollout of want has failed.
+// it has, works says that this one is rolled out, or was once, and failed that the rollout of want has failed.
 func nextFlavour(want, now string, works, failed bool, saved map[string]string) (image string, data map[string]string) {
 	last := saved[savedFlavour]
 	switch {
@@ -126,6 +127,8 @@ func upgradedTo(ice *controllerv1alpha1.Icecream, image string) bool {
 func setUpgraded(status *controllerv1alpha1.IcecreamStatus, ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, image string) {
 	c := metav1.Condition{Type: upgradedType, Status: metav1.ConditionTrue, Reason: "Upgraded", Message: upgradedMessage(image), ObservedGeneration: ice.Generation}
 	switch now := flavourOf(d); {
+	case now != image && d.Status.ObservedGeneration < d.Generation:
+		return // the upgrade has not begun
 	case now != image:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "GivenBack", givenBack(image, now)
 	case !rolledOut(d) && !upgradedTo(ice, image):

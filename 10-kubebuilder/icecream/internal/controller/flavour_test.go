@@ -3,6 +3,13 @@ package controller
 import (
 	"maps"
 	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	controllerv1alpha1 "github.com/k8s-go/workshop/10-kubebuilder/icecream/api/v1alpha1"
 )
 
 func TestNextFlavour(t *testing.T) {
@@ -35,5 +42,20 @@ func TestNextFlavour(t *testing.T) {
 		if image != tc.image || !maps.Equal(data, tc.data) {
 			t.Errorf("%s: %s, %v; want %s, %v", name, image, data, tc.image, tc.data)
 		}
+	}
+}
+
+// As long as the Deployment's controller has not looked, nobody has tried to upgrade, and so
+// nothing is given back.
+func TestUpgradedBeforeTheUpgrade(t *testing.T) {
+	t.Parallel()
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Status: appsv1.DeploymentStatus{ObservedGeneration: 1},
+		Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: container, Image: "mint"}}}}}}
+	ice := &controllerv1alpha1.Icecream{}
+	ice.Status.Conditions = []metav1.Condition{{Type: upgradedType, Status: metav1.ConditionTrue, Reason: "Upgraded", Message: upgradedMessage("mint")}}
+	status := ice.Status.DeepCopy()
+	setUpgraded(status, ice, d, "lime")
+	if !equality.Semantic.DeepEqual(*status, ice.Status) {
+		t.Errorf("the conditions are now %+v", status.Conditions)
 	}
 }

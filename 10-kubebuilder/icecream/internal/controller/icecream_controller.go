@@ -108,7 +108,7 @@ func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKe
 	reported, failed := r.report(ctx, ice, d, err, m)
 	switch {
 	case failed != nil:
-		return errors.Join(err, failed)
+		return errors.Join(failed, err) // in this order: what the API server says about the wait is looked for in the first answer
 	case errors.Is(err, errForeign):
 		if reported {
 			r.event(ice, corev1.EventTypeWarning, controllerv1alpha1.ReasonErrResourceExists, err.Error())
