@@ -98,6 +98,54 @@ func TestABudgetThatAllowsWakesThePolicy(t *testing.T) {
 	}
 }
 
+// Somebody else has used what the budget allows, and the cache does not show that yet. One refusal
+// says it for all pods of the budget.
+func TestABudgetThatIsUsedUpIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	const candidates = 12
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for i := range candidates {
+		name := fmt.Sprintf("pod-%02d", i)
+		f.pod(name, withoutProbes, owned, labelled("app", "guarded"))
+		f.phase(name, corev1.PodRunning)
+	}
+	f.budget("budget", candidates)
+	budgets := f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace)
+	minAvailable := func(n int) {
+		if _, err := budgets.Patch(f.Context(), "budget", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"minAvailable":%d}}`, n), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allows := func(disruptions int32) {
+		f.Eventually(time.Minute, func(ctx context.Context) error {
+			b, err := budgets.Get(ctx, "budget", metav1.GetOptions{})
+			if err == nil && (b.Status.ObservedGeneration != b.Generation || b.Status.DisruptionsAllowed != disruptions) {
+				err = fmt.Errorf("the budget is not computed: %s", asJSON(b.Status))
+			}
+			return err
+		})
+	}
+	minAvailable(candidates - 1)
+	allows(1)
+	f.Start()
+	f.policy("early", specOf("label"))
+	f.expect("early", counted(candidates, 0), done) // so the caches are filled
+	held := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "poddisruptionbudgets"}, Fault: faultproxy.Hold})
+	minAvailable(candidates)
+	allows(0)
+	f.Struck(held, 1)
+	f.policy("example", specOf("kill", every(1)))
+	f.expect("example", counted(candidates, 0), hindered("DisruptionBudget", fmt.Sprintf("DisruptionBudget: %d pods", candidates)), neverEvicted)
+	if asked := f.Proxy.Requests(dryRuns); len(asked) > 3 { // once, and once more after a second or two
+		t.Errorf("the API server was asked %d times about %d pods of one budget", len(asked), candidates)
+	}
+	// The first look after the news is the one that evicts.
+	held.Remove()
+	minAvailable(candidates - 1)
+	f.expectEvicted(1)
+}
+
 // A budget with the policy AlwaysAllow protects no pod that is not ready. A change of
 // the pod's readiness alone is no change to a policy that marks.
 func TestKillOfAPodThatIsNoLongerReady(t *testing.T) {

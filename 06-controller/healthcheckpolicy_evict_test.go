@@ -95,6 +95,39 @@ func neverEvicted(p *v1alpha1.HealthCheckPolicy) error {
 	return nil
 }
 
+// The cache shows an older spec, which one pod fails like the new one does. No status may say of the
+// new spec what was found out about the old one.
+func TestKillUnderAnOlderSpec(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	f.pod("half", []string{"web: liveness"}, owned)
+	f.Start()
+	f.policy("example", specOf("kill", requiring("liveness"), every(1)))
+	f.expect("example", counted(0, 1), done)
+	held := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}, Fault: faultproxy.Hold})
+	changed := f.change("example", `{"spec":{"requiredProbes":["liveness","readiness"]}}`)
+	f.Struck(held, 1)
+	f.pod("bad", withoutProbes, owned)
+	if err := f.Hold(2*time.Second, func() error {
+		p, err := f.policies.Get(f.Context(), "example", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range p.Status.Conditions {
+			if c.ObservedGeneration == changed.Generation {
+				return fmt.Errorf("condition %s=%s %s of a spec that the cache does not show yet", c.Type, c.Status, c.Reason)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	held.Remove()
+	f.alive()
+	f.expect("example", counted(0, 0), done)
+}
+
 func TestKillSparesWhatNobodyReplaces(t *testing.T) {
 	t.Parallel()
 	f := newPolicyTest(t)

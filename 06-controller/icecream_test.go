@@ -115,10 +115,11 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	t.Parallel()
 	f := newIcecreamTest(t)
 	delivered := deliveries(t, f.Proxy)
+	// The controller has just decided to create a Deployment. (An Icecream that had a status is read live before that.)
+	late := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Stall})
 	f.Start("-resync", "1s")
-	f.foreign("cone") // an Icecream that had a Deployment is read live before it gets another one
-	f.create("vanilla", "cone", 0)
-	ice := f.until("vanilla", isRefused)
+	ice := f.create("vanilla", "cone", 0)
+	f.Struck(late, 1)
 	f.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
 	finalizers := func(list string) {
 		_, err := f.icecreams.Patch(context.WithoutCancel(f.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
@@ -133,9 +134,10 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	if err := f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	late.Remove()
 	f.Eventually(namespaceGoes, func(context.Context) error {
-		if n := len(f.requests("create", "deployments")); n < 1 {
-			return fmt.Errorf("%d POSTs", n)
+		if posts := f.requests("create", "deployments"); posts[0].Code != http.StatusForbidden {
+			return fmt.Errorf("POSTs %v", posts)
 		}
 		return nil
 	})
@@ -152,6 +154,40 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	if log := f.Process.Stderr(); strings.Contains(log, "Server rejected event") || strings.Contains(log, "Trying again later") {
 		t.Errorf("the log:\n%s", log)
 	}
+}
+
+// An Icecream is being deleted, which its watch does not say yet, and the name that it waits for becomes free.
+func TestIcecreamThatGoesGetsNoChild(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	f.Start()
+	f.foreign("cone")
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isRefused)
+	finalizers := func(list string) {
+		if _, err := f.icecreams.Patch(context.WithoutCancel(f.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	finalizers(`["test.k8s-go.openshift.org/hold"]`)
+	t.Cleanup(func() { finalizers("null") })
+	held := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
+	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.Struck(held, 1)
+	if err := f.Client.AppsV1().Deployments(f.Namespace).Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Hold(2*time.Second, func() error {
+		if posts := f.requests("create", "deployments"); len(posts) > 0 {
+			return fmt.Errorf("POSTs %v", posts)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	held.Remove()
 }
 
 func TestIcecreamProgram(t *testing.T) {
@@ -203,8 +239,7 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 	"deletion check": {
 		testenv.Replace("controller/controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
 			`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
-		testenv.Replace("controller/controller.go", "if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) {",
-			`if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) && !without("deletion check") {`),
+		testenv.Replace("controller/controller.go", "if ice.Status.ObservedGeneration > 0 {", `if ice.Status.ObservedGeneration > 0 && !without("deletion check") {`),
 	},
 	"conflict handling": {
 		testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),

@@ -2,6 +2,7 @@ package incluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,7 @@ func TestProcess(t *testing.T) {
 		"a standby is ready and takes over":              standbyTakesOver,
 		"a standby notices each renewal":                 renewedTwiceInASecond,
 		"a leader without its lease ends in time":        leaderEndsInTime,
+		"a leader that works gives its lease to nobody":  lostLeaseStays,
 		"a paused leader takes nothing from the next":    pausedLeaderEnds,
 		"the late writes of a paused leader do no harm":  lateWrites,
 		"SIGTERM finishes the work, releases, and exits": drains,
@@ -346,6 +348,24 @@ func leaderEndsInTime(t *testing.T, o *controllerTest) {
 		t.Errorf("the leader ended %s after its lease", -left)
 	} else {
 		t.Logf("the leader ended %s before its lease", left.Round(time.Millisecond))
+	}
+}
+
+// Renewals are refused until the leader gives up, and the server would take its release again. But
+// its workers are not told yet, so the next leader has to wait until the lease has run out.
+func lostLeaseStays(t *testing.T, o *controllerTest) {
+	r := o.start()
+	r.waitLeads()
+	o.proxy.KeepBodies()
+	identity := *o.lease().Spec.HolderIdentity
+	o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "leases", If: func(r faultproxy.Request) bool {
+		return bytes.Contains(r.Body, []byte(identity)) // not in a release
+	}}, Fault: faultproxy.Answer, Code: http.StatusServiceUnavailable, Times: -1})
+	if result := r.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	if lease := o.lease(); *lease.Spec.HolderIdentity == "" {
+		t.Error("the lease is free, and its leader was still working")
 	}
 }
 

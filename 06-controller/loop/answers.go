@@ -14,6 +14,12 @@ import (
 // any error, but nobody is alarmed. A conflict (409) counts as the same.
 var ErrStale = errors.New("the cache is behind")
 
+// ErrBehind says that nothing was tried, because the cache does not show this process's
+// own last write yet, see Writes.Behind. The key comes back after the returned duration, or
+// with that write's event. It is no failure; and no success, which would end the back-off
+// after failures.
+var ErrBehind = errors.New("the cache does not show the last write")
+
 // RetryAfter is the longest wait that the server has asked for in one of the
 // joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.
 func RetryAfter(err error) time.Duration {

@@ -19,6 +19,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -38,8 +39,8 @@ const Grace = 5 * time.Second
 // called twice at the same time for the same key.
 //
 // After an error the key comes back later and later, or when the server's
-// Retry-After ends. Without an error the key comes back after the returned
-// duration, or, if that is zero, with the next event.
+// Retry-After ends. Without an error, or with ErrBehind, the key comes back after the
+// returned duration, or, if that is zero, with the next event.
 type Reconcile func(ctx context.Context, key cache.ObjectName) (again time.Duration, err error)
 
 // Options are what a program lets its user choose.
@@ -204,6 +205,12 @@ func (l *Loop) next(ctx, work context.Context) bool {
 	defer l.working.Add(-1)
 	again, err := l.protected(klog.NewContext(work, logger), key)
 	l.metrics.reconciled(err)
+	if errors.Is(err, ErrBehind) {
+		if again > 0 {
+			l.lookAgain(key, again, "waits for the cache")
+		}
+		return true
+	}
 	if err == nil {
 		l.queue.Forget(key) // the next failure is a first one again
 		if again > 0 {

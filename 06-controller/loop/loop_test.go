@@ -118,6 +118,27 @@ func TestEachFailureWaitsLongerAndASuccessForgets(t *testing.T) {
 	})
 }
 
+// Each try writes, and then the key comes back before the cache shows that. Such a look has tried
+// nothing, so it ends no back-off.
+func TestALookThatHasToWaitForTheCacheIsNoSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks, tries := 0, 0
+		l, _, stop := start(t, 1, func(context.Context, cache.ObjectName) (time.Duration, error) {
+			if looks++; looks%2 == 0 {
+				return time.Second, ErrBehind
+			}
+			tries++
+			return 0, errors.New("refused")
+		})
+		l.Add(a, "")
+		time.Sleep(time.Hour)
+		stop()
+		if tries < 50 || tries > 90 { // 60 with the longest wait, a minute, and some before it
+			t.Errorf("%d tries in an hour", tries)
+		}
+	})
+}
+
 func TestRetryAfterHoldsAgainstEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tries []time.Time

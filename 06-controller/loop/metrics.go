@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/client-go/util/workqueue"
@@ -42,7 +44,7 @@ func newMetrics(name string, registry *prometheus.Registry) *metrics {
 func (m *metrics) reconciled(err error) {
 	result := "success"
 	switch {
-	case stale(err):
+	case stale(err), errors.Is(err, ErrBehind):
 		result = "stale"
 	case err != nil:
 		result = "error"

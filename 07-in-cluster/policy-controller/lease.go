@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,7 @@ type election struct {
 	watchdog *leaderelection.HealthzAdaptor
 	won      chan struct{} // closed when this process leads
 	over     chan struct{} // closed when it leads no more, or no longer tries to
+	idle     atomic.Bool   // whether the work has ended, so that the lease may go
 }
 
 func (l *lease) election(config *rest.Config) (*election, error) {
@@ -81,6 +83,9 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 		return nil, err
 	}
 	settings.WatchDog = e.watchdog
+	if l, ok := settings.Lock.(*lock); ok {
+		l.idle = &e.idle
+	}
 	if e.elector, err = leaderelection.NewLeaderElector(settings); err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
@@ -123,12 +128,17 @@ func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}
 // what it has last seen of the lease. A leader that was paused during a renewal has
 // not seen the next leader yet, and would release that one's lease.
 //
+// Nor does it before the work has ended. client-go also tries to release a lease that it
+// could not renew. If the server takes that, the next leader begins at once, while this
+// process has yet to learn that it has to end.
+//
 // And it shows a standby each renewal. client-go compares the bytes that Get returns,
 // and in its own the times have whole seconds. A leader renews as soon as it has taken
 // the lease. A standby that misses that may take the lease up to a second early.
 type lock struct {
 	resourcelock.LeaseLock
-	holder string // in the lease that Get has read last, which Update writes
+	holder string       // in the lease that Get has read last, which Update writes
+	idle   *atomic.Bool // whether the work has ended
 }
 
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -143,6 +153,9 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" && l.holder != l.Identity() {
 		return fmt.Errorf("%q holds it now", l.holder)
+	}
+	if record.HolderIdentity == "" && !l.idle.Load() {
+		return errors.New("the workers are not told yet")
 	}
 	if err := l.LeaseLock.Update(ctx, record); err != nil {
 		return err

@@ -171,7 +171,7 @@ func (k *keeper) label() string { return k.ca.Namespace + "." + k.ca.Name }
 func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
 	k.loop.Phase(key, "catch up")
 	if k.writes.Behind(key) {
-		return patience, nil
+		return patience, loop.ErrBehind
 	}
 	k.loop.Phase(key, "authority")
 	secret, a, err := k.authority(ctx)

@@ -59,7 +59,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		return 0, nil
 	}
 	if c.writes.Behind(key) {
-		return 0, nil // the event of what was written brings the key back
+		return 0, loop.ErrBehind // the event of what was written brings the key back
 	}
 	cr := cached.DeepCopy()
 	for range most {

@@ -193,7 +193,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 
 	c.loop.Phase(key, "catch up")
 	if c.writes.Behind(key) {
-		return firstWait, nil // the event of the write that is missing will come sooner
+		return firstWait, loop.ErrBehind // the event of the write that is missing will come sooner
 	}
 
 	c.loop.Phase(key, "judge")

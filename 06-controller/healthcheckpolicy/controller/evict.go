@@ -34,13 +34,15 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 	brake := &p.memory.brake
 	left := brake.wait(p.policy, p.now, time.Now())
 	slices.SortFunc(p.failed, byAge)
+	usedUp := map[types.UID]bool{} // budgets that have refused in the state that the cache shows: somebody else has used them
 	for _, pod := range slices.Clone(p.failed) {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, "")
 			continue
 		}
 		own := budgetsOf(pod, budgets)
-		if len(own) > 1 || len(own) == 1 && !own[0].allows(pod, brake.used) { // the API server refuses it under two budgets
+		costs := len(own) == 1 && !own[0].spares(pod)
+		if len(own) > 1 || costs && (usedUp[own[0].UID] || !own[0].allows(pod, brake.used)) { // the API server refuses it under two budgets
 			p.add(v1alpha1.ReasonDisruptionBudget, "") // the budget's next event says when to look again
 			continue
 		}
@@ -48,11 +50,17 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 		o, known := p.memory.obstacleOf(pod, state)
 		if known && (left > 0 || time.Now().Before(o.until)) {
 			p.waits(pod, o, left)
+			if costs && o.reason == v1alpha1.ReasonDisruptionBudget {
+				usedUp[own[0].UID] = true
+			}
 			continue
 		}
 		if left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID] {
 			brake.asked[pod.UID] = true
 			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), pod, state) {
+				if o, refused := p.memory.obstacleOf(pod, state); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {
+					usedUp[own[0].UID] = true
+				}
 				continue
 			}
 		}
@@ -90,7 +98,7 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets
 		return false, nil
 	}
 	brake := &p.memory.brake
-	if policy.UID != p.memory.uid || live.UID != cached.UID || !kills(policy, reduce(live)) || brake.wait(policy, c.clock.Now(), time.Now()) > 0 {
+	if policy.UID != p.memory.uid || policy.Generation != p.policy.Generation || live.UID != cached.UID || !kills(policy, reduce(live)) || brake.wait(policy, c.clock.Now(), time.Now()) > 0 {
 		p.errs = append(p.errs, loop.ErrStale)
 		return false, nil
 	}

@@ -121,7 +121,7 @@ func anchors(namespace string, selector labels.Selector) []string {
 	for _, r := range requirements {
 		switch r.Operator() {
 		case "=", "==", "in":
-			values := r.ValuesUnsorted()
+			values := r.Values().UnsortedList() // ValuesUnsorted returns a value twice that somebody has written twice
 			if !found || len(values) < len(best) {
 				found, best = true, nil
 				for _, v := range values {

@@ -26,14 +26,15 @@ var precedence = []string{
 // An outcome counts the pods on which the action could not be carried out.
 type outcome struct {
 	pods    map[string]int    // by reason
-	message map[string]string // by reason, what the server said about the first pod
+	message map[string]string // by reason, what the server said about one pod
 }
 
 func (o *outcome) add(reason, message string) {
 	if o.pods == nil {
 		o.pods, o.message = map[string]int{}, map[string]string{}
 	}
-	if o.pods[reason]++; o.pods[reason] == 1 {
+	// Of several messages the same one counts in each pass, whatever its order.
+	if o.pods[reason]++; o.pods[reason] == 1 || message < o.message[reason] {
 		o.message[reason] = message
 	}
 }
@@ -82,7 +83,7 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 		}
 	case p.invalidSelector != nil:
 		status.Statistics = nil
-		message := p.invalidSelector.Error()
+		message := cut(p.invalidSelector.Error(), maxServerMessage) // it quotes the selector, which can be long
 		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionUnknown, v1alpha1.ReasonInvalidSelector, message)
 		p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, message)
 		status.ObservedGeneration = p.policy.Generation

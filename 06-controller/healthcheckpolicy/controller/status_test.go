@@ -98,6 +98,30 @@ func TestStatusOfAnInvalidSelector(t *testing.T) {
 	}
 }
 
+// An API server's error quotes the value, and a condition's message has a limit.
+func TestStatusOfALongInvalidSelector(t *testing.T) {
+	p := aPass(policyWith(metav1.LabelSelector{}), noon)
+	p.invalidSelector = errors.New(strings.Repeat("x", 40_000))
+	for _, c := range p.statusOf().Conditions {
+		if len(c.Message) > 32768 { // maxLength of metav1.Condition
+			t.Errorf("the message of %s has %d bytes", c.Type, len(c.Message))
+		}
+	}
+}
+
+// Which of several pods is looked at first varies from pass to pass. The message does not.
+func TestMessageDoesNotDependOnTheOrder(t *testing.T) {
+	one, other := aPass(policyWith(metav1.LabelSelector{}), noon), aPass(policyWith(metav1.LabelSelector{}), noon)
+	one.add("Forbidden", "pods a")
+	one.add("Forbidden", "pods b")
+	other.add("Forbidden", "pods b")
+	other.add("Forbidden", "pods a")
+	_, first := one.enforced()
+	if _, second := other.enforced(); first != second {
+		t.Errorf("%q and %q", first, second)
+	}
+}
+
 // What has failed for now says nothing about the action, and the generation is not through.
 func TestStatusWhileSomethingIsUnclear(t *testing.T) {
 	policy := policyWith(metav1.LabelSelector{})

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -160,7 +159,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	}
 	c.loop.Phase(key, "catch up")
 	if c.writes.Behind(key) {
-		return patience, nil // the caches are older than what we did: what we would do now, we may have done
+		return patience, loop.ErrBehind // the caches are older than what we did: what we would do now, we may have done
 	}
 	ice := o.(*v1alpha1.Icecream).DeepCopy()
 
@@ -227,19 +226,29 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
 	}
-	if meta.IsStatusConditionTrue(ice.Status.Conditions, v1alpha1.ConditionOwned) {
-		// There was one. If the garbage collector has deleted it (--cascade=foreground),
-		// a new one would race it, and the cache may not show yet that the Icecream goes, too.
+	if ice.Status.ObservedGeneration > 0 {
+		// There was one, ours or somebody else's. The Icecream may be going, too, which the cache may
+		// not show yet; and what the garbage collector has deleted (--cascade=foreground), a new one would race.
 		if err := c.confirm(ctx, ice); err != nil {
 			return nil, false, err
 		}
 	}
 	d, created, err = c.create(ctx, ice)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		c.closed.Store(cache.MetaObjectToName(ice), ice.UID) // a namespace never comes back, so once is enough
+		c.close(ice.Namespace)
 		return nil, false, nil
 	}
 	return d, created, err
+}
+
+// close notes that the API server creates nothing in a namespace any more. It never comes back, so
+// one answer is enough for all its Icecreams.
+func (c *Controller) close(namespace string) {
+	for _, o := range c.icecreams.List() {
+		if ice := o.(*v1alpha1.Icecream); ice.Namespace == namespace {
+			c.closed.Store(cache.MetaObjectToName(ice), ice.UID)
+		}
+	}
 }
 
 // create creates the Deployment that the Icecream wants. If the API server has

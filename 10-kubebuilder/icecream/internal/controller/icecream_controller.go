@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -162,8 +161,9 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 // create sends a POST, because an apply would take over whatever has that name. If there is
 // one already, create returns that.
 func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1.Icecream, name client.ObjectKey) (d *appsv1.Deployment, created bool, err error) {
-	if meta.IsStatusConditionTrue(ice.Status.Conditions, controllerv1alpha1.ConditionOwned) {
-		// There was one. If the garbage collector has deleted it (--cascade=foreground), a new one would race it.
+	if ice.Status.ObservedGeneration > 0 {
+		// There was one. The Icecream may be going, too, and the cache not show it yet; and if the
+		// garbage collector has deleted it (--cascade=foreground), a new one would race it.
 		if err := r.confirm(ctx, ice); err != nil {
 			return nil, false, err
 		}

@@ -164,7 +164,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	if c.writes.Behind(key) {
-		return patienceWithCache, nil // what would be done now may have been done
+		return patienceWithCache, loop.ErrBehind // what would be done now may have been done
 	}
 	owner := o.(*v1alpha1.Widget).DeepCopy()
 
