@@ -13,12 +13,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/shirou/gopsutil/v4/mem"
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/testrun"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -226,7 +228,8 @@ func judgeController(ctx context.Context, ws workspace.Workspace, _ []string) er
 			flags = append(flags, "-"+strings.ToLower(name))
 		}
 	}
-	err := execute(ctx, ws, workspace.Environ(), program, flags...)
+	err := proc.Run(ctx, proc.Cmd{Path: program, Args: flags, Dir: ws.Root, Env: workspace.Environ(), Out: os.Stdout, Err: os.Stderr,
+		Grace: 4 * time.Minute}) // it takes up to three to leave somebody's cluster as it was
 	var ended *exec.ExitError
 	if errors.As(err, &ended) && ended.ExitCode() > 0 {
 		return &runner.Exit{Code: ended.ExitCode()} // it has said why

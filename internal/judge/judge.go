@@ -333,7 +333,7 @@ func (l *lab) play(ctx context.Context, c *Case, seed uint64, undisturbed *Resul
 	s := &scene{lab: l, Case: c, seed: seed, script: rand.New(rand.NewPCG(seed, 1)), Faults: &crash.Faults{Chance: rand.New(rand.NewPCG(seed, h.Sum64())), Window: l.window},
 		bystanders: map[string]*unstructured.Unstructured{}, rivals: map[types.UID]rivalry{}, next: make([]int, len(l.contract.Scenario)), peopleDone: make(chan struct{}), patience: l.contract.Settle + c.more, programs: make([]*program, max(1, c.Copies))}
 	if undisturbed != nil {
-		s.want, s.watches, s.undisturbed = undisturbed.state, undisturbed.scene.watches, undisturbed.scene
+		s.want, s.awaited, s.watches, s.undisturbed = undisturbed.state, undisturbed.scene.awaited, undisturbed.scene.watches, undisturbed.scene
 	}
 	s.begun = time.Now()
 	r := Result{Case: c.Name, Level: c.Level, Seed: seed, Verdict: passed, scene: s}

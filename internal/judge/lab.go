@@ -186,7 +186,13 @@ func (l *lab) close() error {
 }
 
 func (l *lab) clear(ctx context.Context) error {
-	err := poll.Until(ctx, 200*time.Millisecond, 0, func(ctx context.Context) error {
+	// What a case that was interrupted has left outside of its namespace.
+	ours := metav1.ListOptions{LabelSelector: label + "=" + l.run()}
+	err := errors.Join(
+		l.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
+		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
+		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicies().DeleteCollection(ctx, metav1.DeleteOptions{}, ours))
+	err = errors.Join(err, poll.Until(ctx, 200*time.Millisecond, 0, func(ctx context.Context) error {
 		list, err := l.core.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: label + "=" + l.run()})
 		if err != nil {
 			return err
@@ -203,13 +209,7 @@ func (l *lab) clear(ctx context.Context) error {
 			return fmt.Errorf("%d namespaces are left; remove them with kubectl delete namespace -l %s=%s", len(list.Items), label, l.run())
 		}
 		return nil
-	})
-	// What a case that was interrupted has left outside of its namespace.
-	ours := metav1.ListOptions{LabelSelector: label + "=" + l.run()}
-	err = errors.Join(err,
-		l.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
-		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{}, ours),
-		l.core.AdmissionregistrationV1().ValidatingAdmissionPolicies().DeleteCollection(ctx, metav1.DeleteOptions{}, ours))
+	}))
 	client, clientErr := clientset.NewForConfig(l.config)
 	if clientErr != nil {
 		return errors.Join(err, clientErr)
@@ -223,11 +223,13 @@ func (l *lab) clear(ctx context.Context) error {
 // letGo takes the finalizers from what a controller, which has ended, has left in a namespace.
 // What cannot be read or written is tried again with the next look at the namespace.
 func (l *lab) letGo(ctx context.Context, ns string) {
-	for _, r := range l.contract.End {
-		mapping, err := l.mapping(r.APIVersion, r.Kind)
-		if err != nil {
+	seen := map[schema.GroupVersionResource]bool{}
+	for _, m := range l.mentions() {
+		mapping, err := l.mapping(m.apiVersion, m.kind)
+		if err != nil || seen[mapping.Resource] {
 			continue
 		}
+		seen[mapping.Resource] = true
 		client := l.dynamic.Resource(mapping.Resource).Namespace(ns)
 		list, err := client.List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -278,30 +280,36 @@ func (l *lab) mapping(apiVersion, kind string) (*meta.RESTMapping, error) {
 	return l.mapper.RESTMapping(gv.WithKind(kind).GroupKind(), gv.Version)
 }
 
-// checkKinds complains about kinds that the cluster does not have, before any case is played.
-func (l *lab) checkKinds() error {
-	var errs []error
-	check := func(where, apiVersion, kind string) {
-		if l.contract.Outside.is(apiVersion, kind) {
-			return
-		}
-		mapping, err := l.mapping(apiVersion, kind)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: the cluster has no %s %s: name the file of its CRD under crds (%w)", where, apiVersion, kind, err))
-		case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
-			errs = append(errs, fmt.Errorf("%s: a %s is in no namespace, and a case has nothing but a namespace", where, kind))
-		}
-	}
+// A mention is a place in the contract that names a kind.
+type mention struct{ where, apiVersion, kind string }
+
+// mentions are those of kinds that a cluster has.
+func (l *lab) mentions() []mention {
+	var all []mention
 	steps := slices.Concat(l.contract.Bystanders, l.contract.Hundred)
 	for _, t := range l.contract.Scenario {
 		steps = append(steps, t.Steps...)
 	}
 	for _, s := range steps {
-		check(s.where, s.Object.GetAPIVersion(), s.Object.GetKind())
+		all = append(all, mention{s.where, s.Object.GetAPIVersion(), s.Object.GetKind()})
 	}
 	for _, r := range l.contract.End {
-		check(r.where, r.APIVersion, r.Kind)
+		all = append(all, mention{r.where, r.APIVersion, r.Kind})
+	}
+	return slices.DeleteFunc(all, func(m mention) bool { return l.contract.Outside.is(m.apiVersion, m.kind) })
+}
+
+// checkKinds complains about kinds that the cluster does not have, before any case is played.
+func (l *lab) checkKinds() error {
+	var errs []error
+	for _, m := range l.mentions() {
+		mapping, err := l.mapping(m.apiVersion, m.kind)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: the cluster has no %s %s: name the file of its CRD under crds (%w)", m.where, m.apiVersion, m.kind, err))
+		case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
+			errs = append(errs, fmt.Errorf("%s: a %s is in no namespace, and a case has nothing but a namespace", m.where, m.kind))
+		}
 	}
 	if len(errs) > 0 {
 		return Unusable{errors.Join(errs...)}
@@ -309,7 +317,8 @@ func (l *lab) checkKinds() error {
 	return nil
 }
 
-var goRun = regexp.MustCompile(`^\s*go run (?:-C +(\S+) +)?((?:-\S+ +)*)(\S+)(.*)$`)
+// Some flags of go run have their value after a space. A value with quotes is left to go run itself.
+var goRun = regexp.MustCompile(`^\s*go run (?:-C +(\S+) +)?((?:-(?:tags|mod|modfile|ldflags|gcflags|p|overlay|pgo) +[^\s'"]+ +|-[^\s'"]+ +)*)([^\s'"-][^\s'"]*)(.*)$`)
 
 // compiling returns what builds the program that a command starts by go run, below the
 // folder, and the command that starts the program instead. There is none for any other command.

@@ -3,6 +3,8 @@ package judge
 import (
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
 // What starts by go run is built first, with the flags where go wants them.
@@ -13,11 +15,38 @@ func TestCompiling(t *testing.T) {
 		"go run -race -tags=x ./a/b":                            {"build -buildvcs=false -o /b/a-b/b -race -tags=x ./a/b", "/b/a-b/b", "'/b/a-b/b'"},
 		"go run -C work ./06-controller/icecream -namespace n":  {"build -C work -buildvcs=false -o /b/work-06-controller-icecream/icecream ./06-controller/icecream", "/b/work-06-controller-icecream/icecream", "'/b/work-06-controller-icecream/icecream' -namespace n"},
 		"go run k8s.io/sample-controller@v0.36.3 -kubeconfig x": {"install k8s.io/sample-controller@v0.36.3", "/b/k8sio-sample-controller-v0363/sample-controller", "'/b/k8sio-sample-controller-v0363/sample-controller' -kubeconfig x"},
-		"./mine -n x": {"", "", "./mine -n x"},
+		"go run -tags prod ./cmd -n x":                          {"build -buildvcs=false -o /b/cmd/cmd -tags prod ./cmd", "/b/cmd/cmd", "'/b/cmd/cmd' -n x"},
+		"go run -ldflags '-s -w' ./cmd":                         {"", "", "go run -ldflags '-s -w' ./cmd"},
+		"./mine -n x":                                           {"", "", "./mine -n x"},
 	} {
 		args, binary, command := compiling(controller, "/b")
 		if got := [3]string{strings.Join(args, " "), binary, command}; got != want {
 			t.Errorf("%s:\ngot  %q\nwant %q", controller, got, want)
+		}
+	}
+}
+
+// A command may begin with variables, as the usual ones do that read WATCH_NAMESPACE.
+func TestReplacing(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]string{
+		"./mine -n x":                             "exec ./mine -n x",
+		"WATCH_NAMESPACE=judge-1 ./mine":          "WATCH_NAMESPACE=judge-1 exec ./mine",
+		` A='b c' D="e f"g ./mine A=b`:            ` A='b c' D="e f"g exec ./mine A=b`,
+		"'/with space/mine' -selector app=widget": "exec '/with space/mine' -selector app=widget",
+	} {
+		if got := replacing(command); got != want {
+			t.Errorf("%s becomes %s, want %s", command, got, want)
+		}
+	}
+}
+
+// The answers to a controller's questions about rights and tokens are stored nowhere. Everything else is a write.
+func TestIsWrite(t *testing.T) {
+	t.Parallel()
+	for group, want := range map[string]bool{"authentication.k8s.io": false, "authorization.k8s.io": false, "auth.example.org": true, "apps": true} {
+		if got := isWrite(faultproxy.Request{Verb: "create", Group: group, Resource: "things"}); got != want {
+			t.Errorf("a create in the group %s is a write: %v, want %v", group, got, want)
 		}
 	}
 }

@@ -382,7 +382,8 @@ func squat(s *scene) (crash.During, error) {
 	leave := func(ctx context.Context, q squatter) error {
 		client := s.of(q.request)
 		touched := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
-			return isWrite(r) && r.Name == q.GetName() && gvr(r) == gvr(q.request) && r.Code/100 == 2 && (r.Started.After(q.since) || r.ID == q.request.ID)
+			return isWrite(r) && r.Name == q.GetName() && gvr(r) == gvr(q.request) && r.Code/100 == 2 && (r.Started.After(q.since) || r.ID == q.request.ID) &&
+				!s.removedBetween(q.GetName(), q.since, r.Started) // then it is another object of that name
 		}})
 		now, err := client.Get(ctx, q.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != q.GetUID() {

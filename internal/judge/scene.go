@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,7 +48,8 @@ type scene struct {
 	*Case
 	seed        uint64
 	want        state                // of the undisturbed run; nil in that run itself
-	watches     int                  // as many as the undisturbed run had open
+	awaited     int                  // how many watches the undisturbed run opened before people began
+	watches     int                  // as many as it had open at its end: some are opened on demand
 	patience    time.Duration        // of people
 	busy        []string             // the resources of which watches have brought news
 	undisturbed *scene               // that run; nil in itself
@@ -93,7 +97,7 @@ type program struct {
 var writes = faultproxy.Match{If: isWrite}
 
 func isWrite(r faultproxy.Request) bool {
-	return r.Write() && r.Resource != "events" && r.Resource != "leases" && !strings.HasPrefix(r.Group, "auth")
+	return r.Write() && r.Resource != "events" && r.Resource != "leases" && r.Group != authenticationv1.GroupName && r.Group != authorizationv1.GroupName
 }
 
 // requests are those that have come through the proxy.
@@ -283,6 +287,15 @@ func (s *scene) elsewhere(r faultproxy.Request) bool {
 // sideBySide says whether the controller can be kept to one namespace.
 func (l *lab) sideBySide() bool { return strings.Contains(l.controller, ".Namespace") }
 
+// assignments are what a command may begin with: NAME=value, for its environment.
+var assignments = regexp.MustCompile(`^\s*(?:[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*\s+)*`)
+
+// replacing has bash put a command in its own place, so that signals reach the command.
+func replacing(command string) string {
+	before := assignments.FindString(command)
+	return before + "exec " + command[len(before):]
+}
+
 // launch starts a copy of the controller.
 func (s *scene) launch(copy int) error {
 	where := place{Namespace: s.ns, Kubeconfig: s.kubeconfig}
@@ -293,7 +306,7 @@ func (s *scene) launch(copy int) error {
 	if err != nil {
 		return err
 	}
-	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", "exec " + command}, Dir: s.ws.Root,
+	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", replacing(command)}, Dir: s.ws.Root,
 		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig)})
 	if err != nil {
 		return err
@@ -355,7 +368,7 @@ func (s *scene) working(ctx context.Context) error {
 			open, since = n, time.Now()
 		}
 		s.opened.Store(open > 0)
-		if open < max(1, s.watches) || s.watches == 0 && time.Since(since) < 500*time.Millisecond {
+		if open < max(1, s.awaited) || s.awaited == 0 && time.Since(since) < 500*time.Millisecond {
 			return fmt.Errorf("%d watches are open", open)
 		}
 		return nil
@@ -367,11 +380,14 @@ func (s *scene) working(ctx context.Context) error {
 		return unusable("the command watches the namespace %s, and not that of its case: pass {{.Namespace}} to it in CONTROLLER", watched[0].Namespace)
 	case err == nil:
 		s.startup = time.Since(began)
+		if s.undisturbed == nil && s.awaited == 0 {
+			s.awaited = open
+		}
 		return nil
 	case ctx.Err() != nil:
 		return err
 	case open > 0 || s.undisturbed != nil:
-		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches", open, s.watches)}
+		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches", open, s.awaited)}
 	case len(all) == 0:
 		return unusable("within %s the command has sent no request to the server that KUBECONFIG names: let it read that variable, or pass {{.Kubeconfig}} to it", startWithin)
 	default:
@@ -840,14 +856,13 @@ func (s *scene) untouched(ctx context.Context) error {
 		}
 		name := Step{Object: b}.String()
 		touched := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
-			return isWrite(r) && r.Code/100 == 2 && concerns(r, mapping) && r.Namespace == s.ns &&
-				(r.Name == b.GetName() || r.Verb == "deletecollection")
+			return isWrite(r) && r.Code/100 == 2 && concerns(r, mapping) && r.Namespace == s.ns && r.Name == b.GetName()
 		}})
 		if len(touched) > 0 {
 			return &failure{kind: trespassed, detail: name, requests: touched}
 		}
 		now, err := s.dynamic.Resource(mapping.Resource).Namespace(s.ns).Get(ctx, b.GetName(), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && now.GetUID() != b.GetUID() {
+		if apierrors.IsNotFound(err) || err == nil && (now.GetUID() != b.GetUID() || now.GetDeletionTimestamp() != nil) {
 			return &failure{kind: trespassed, detail: name}
 		}
 		if err != nil {

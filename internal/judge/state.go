@@ -46,6 +46,7 @@ func (s *scene) state(ctx context.Context) (state, error) {
 var (
 	uidPattern       = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	namespacePattern = regexp.MustCompile(prefix + `[a-z0-9]+`)
+	namePattern      = regexp.MustCompile(`[a-z0-9][-a-z0-9]*[a-z0-9]`) // also of what the server has named
 	timePattern      = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
 )
 
@@ -57,6 +58,9 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 	names := map[string]string{}
 	for _, o := range objects {
 		names[string(o.GetUID())] = fmt.Sprintf("<uid of %s %s>", o.GetKind(), displayName(o))
+		if o.GetGenerateName() != "" { // others name it, in their status for example
+			names[o.GetName()] = displayName(o)
+		}
 	}
 	st := state{} // never nil: also nothing is a state
 	for _, o := range objects {
@@ -132,8 +136,8 @@ func without(value any, path []string) {
 	}
 }
 
-// steady replaces what differs from run to run: UIDs and namespaces by names, times, and
-// generations by whether they are the current one.
+// steady replaces what differs from run to run: UIDs, namespaces and generated names by names, times,
+// and generations by whether they are the current one.
 func steady(value any, generation int64, names map[string]string) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -152,7 +156,8 @@ func steady(value any, generation int64, names map[string]string) any {
 		if timePattern.MatchString(v) {
 			return "<time>"
 		}
-		v = namespacePattern.ReplaceAllStringFunc(v, func(ns string) string { return cmp.Or(names[ns], ns) })
+		known := func(name string) string { return cmp.Or(names[name], name) }
+		v = namePattern.ReplaceAllStringFunc(namespacePattern.ReplaceAllStringFunc(v, known), known)
 		return uidPattern.ReplaceAllStringFunc(v, func(uid string) string { return cmp.Or(names[uid], "<uid of something gone>") })
 	}
 	return value

@@ -1,6 +1,9 @@
 package newrepo
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -121,6 +124,36 @@ func TestPlural(t *testing.T) {
 	for word, want := range map[string]string{"Widget": "Widgets", "Policy": "Policies", "Gateway": "Gateways", "Box": "Boxes", "Bus": "Buses", "Branch": "Branches", "Y": "Ys"} {
 		if got := plural(word); got != want {
 			t.Errorf("the plural of %s is %s, want %s", word, got, want)
+		}
+	}
+}
+
+// Names of Go's, and of what the repository's own files call something else.
+func TestKindsThatAreOtherNames(t *testing.T) {
+	for _, kind := range []string{"Switch", "Interface", "Quota", "Store", "Client", "Loop"} {
+		dir := filepath.Join(t.TempDir(), "new")
+		if _, err := Create(root, dir, Names{Group: "doors.example.net", Kind: kind, Module: "zoo.example.com/new"}); err != nil {
+			t.Errorf("KIND=%s: %v", kind, err)
+			continue
+		}
+		lower := strings.ToLower(kind)
+		for _, folder := range []string{"internal/controller", "e2e"} {
+			files, err := filepath.Glob(filepath.Join(dir, folder, "*.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%s: %v, %v", folder, files, err)
+			}
+			for _, file := range files {
+				f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ast.Inspect(f, func(n ast.Node) bool {
+					if d, ok := n.(*ast.FuncDecl); ok && d.Name.Name == lower {
+						t.Errorf("KIND=%s: %s declares %s", kind, filepath.Base(file), lower)
+					}
+					return true
+				})
+			}
 		}
 	}
 }

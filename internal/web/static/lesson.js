@@ -33,6 +33,11 @@ export async function startLessons(showTab) {
     });
   }
   for (const { step } of steps) state.on(`outcomes-${step}`, () => showOutcomes(step));
+  // A command that ended while the connection was away has told nobody so.
+  events.addEventListener('prompt', ({ detail }) => {
+    for (const [key, { type, terminal }] of transient) if (type === 'started' && terminal === detail.terminal) transient.delete(key);
+    showOutcomes(current);
+  });
   for (const type of ['prompt', 'opened']) events.addEventListener(type, () => showExercises().catch(tellError));
   events.addEventListener('exited', () => {
     transient.clear();

@@ -129,7 +129,7 @@ function connect(terminal) {
       receive(terminal, JSON.parse(data));
       return;
     }
-    terminal.isReplaying = isFirst;
+    if (isFirst) terminal.isReplaying = true; // until it is parsed, which can be after the next message
     term.write(new Uint8Array(data), isFirst ? () => { terminal.isReplaying = false; } : undefined);
     isFirst = false;
   };

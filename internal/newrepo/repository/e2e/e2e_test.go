@@ -52,7 +52,7 @@ func (n namespace) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: n.name, Name: name}
 }
 
-func (n namespace) widget(name, text string) *v1alpha1.Widget {
+func (n namespace) newWidget(name, text string) *v1alpha1.Widget {
 	return &v1alpha1.Widget{ObjectMeta: n.meta(name), Spec: v1alpha1.WidgetSpec{Text: text}}
 }
 
@@ -86,13 +86,13 @@ func (n namespace) ready(ctx context.Context, name string, status metav1.Conditi
 func TestText(t *testing.T) {
 	cluster.Test(t, features.New("a Widget").
 		Assess("with an empty text is refused", assess(func(ctx context.Context, t *testing.T, n namespace) error {
-			if err := n.Create(ctx, n.widget("empty", "")); !apierrors.IsInvalid(err) {
+			if err := n.Create(ctx, n.newWidget("empty", "")); !apierrors.IsInvalid(err) {
 				return fmt.Errorf("an empty text: %v", err)
 			}
 			return nil
 		})).
 		Assess("gets a ConfigMap with its text", assess(func(ctx context.Context, t *testing.T, n namespace) error {
-			if err := n.Create(ctx, n.widget("a", "hello")); err != nil {
+			if err := n.Create(ctx, n.newWidget("a", "hello")); err != nil {
 				return err
 			}
 			return n.holds(ctx, "a", "hello")
@@ -115,7 +115,7 @@ func TestText(t *testing.T) {
 			return n.holds(ctx, "a", "goodbye")
 		})).
 		Assess("goes with its ConfigMap", assess(func(ctx context.Context, t *testing.T, n namespace) error {
-			if err := n.Delete(ctx, n.widget("a", "")); err != nil {
+			if err := n.Delete(ctx, n.newWidget("a", "")); err != nil {
 				return err
 			}
 			return eventually(ctx, "the ConfigMap is deleted with its owner", func(ctx context.Context) error {
@@ -130,7 +130,7 @@ func TestNameIsTaken(t *testing.T) {
 		Setup(assess(func(ctx context.Context, t *testing.T, n namespace) error {
 			return errors.Join(
 				n.Create(ctx, &corev1.ConfigMap{ObjectMeta: n.meta("b"), Data: map[string]string{controller.TextKey: "mine"}}),
-				n.Create(ctx, n.widget("b", "yours")))
+				n.Create(ctx, n.newWidget("b", "yours")))
 		})).
 		Assess("is reported", assess(func(ctx context.Context, t *testing.T, n namespace) error {
 			return eventually(ctx, "the status says that the name is taken", func(ctx context.Context) error {
@@ -163,7 +163,7 @@ func TestQuota(t *testing.T) {
 			}); err != nil {
 				return err
 			}
-			return n.Create(ctx, n.widget("c", "no room"))
+			return n.Create(ctx, n.newWidget("c", "no room"))
 		})).
 		Assess("is in the status", assess(func(ctx context.Context, t *testing.T, n namespace) error {
 			return eventually(ctx, "the status says what the server refuses", func(ctx context.Context) error {

@@ -28,7 +28,7 @@ import (
 
 var key = cache.NewObjectName("shop", "a")
 
-func widget(change ...func(*v1alpha1.Widget)) *v1alpha1.Widget {
+func newWidget(change ...func(*v1alpha1.Widget)) *v1alpha1.Widget {
 	o := &v1alpha1.Widget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "1", Generation: 3, ResourceVersion: "10"},
 		Spec:       v1alpha1.WidgetSpec{Text: "hello"},
@@ -46,7 +46,7 @@ func configMap(owner types.UID, text string) *corev1.ConfigMap {
 		Data:       map[string]string{TextKey: text},
 	}
 	if owner != "" {
-		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(widget(), v1alpha1.GroupVersionKind)}
+		c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(newWidget(), v1alpha1.GroupVersionKind)}
 		c.OwnerReferences[0].UID = owner
 	}
 	return c
@@ -165,21 +165,21 @@ func TestReconcile(t *testing.T) {
 		reason string
 		again  time.Duration
 	}{
-		{name: "creates", owner: widget(), verbs: []string{"create"}, text: "hello", status: "True", reason: "Written"},
-		{name: "corrects", owner: widget(written), cached: configMap("1", "drift"), live: configMap("1", "drift"), verbs: []string{"update"}, text: "hello"},
-		{name: "leaves what is right", owner: widget(written), cached: configMap("1", "hello"), live: configMap("1", "hello"), text: "hello"},
-		{name: "reports a new generation", owner: widget(), cached: configMap("1", "hello"), live: configMap("1", "hello"), text: "hello", status: "True", reason: "Written"},
-		{name: "leaves what is somebody else's", owner: widget(), live: configMap("", "mine"), verbs: []string{"create", "get"}, text: "mine",
+		{name: "creates", owner: newWidget(), verbs: []string{"create"}, text: "hello", status: "True", reason: "Written"},
+		{name: "corrects", owner: newWidget(written), cached: configMap("1", "drift"), live: configMap("1", "drift"), verbs: []string{"update"}, text: "hello"},
+		{name: "leaves what is right", owner: newWidget(written), cached: configMap("1", "hello"), live: configMap("1", "hello"), text: "hello"},
+		{name: "reports a new generation", owner: newWidget(), cached: configMap("1", "hello"), live: configMap("1", "hello"), text: "hello", status: "True", reason: "Written"},
+		{name: "leaves what is somebody else's", owner: newWidget(), live: configMap("", "mine"), verbs: []string{"create", "get"}, text: "mine",
 			status: "False", reason: "NotOwned", again: time.Minute},
-		{name: "leaves what an earlier Widget of the name had", owner: widget(), cached: configMap("0", "old"), live: configMap("0", "old"), text: "old",
+		{name: "leaves what an earlier Widget of the name had", owner: newWidget(), cached: configMap("0", "old"), live: configMap("0", "old"), text: "old",
 			status: "False", reason: "NotOwned", again: time.Minute},
-		{name: "finds its own that the cache does not show", owner: widget(), live: configMap("1", "hello"), verbs: []string{"create", "get"}, text: "hello", status: "True", reason: "Written"},
-		{name: "leaves what is being deleted", owner: widget(func(o *v1alpha1.Widget) { o.DeletionTimestamp = &metav1.Time{} })},
-		{name: "reports a refusal", owner: widget(written), fail: "create", err: quota, verbs: []string{"create"}, status: "False", reason: "Refused"},
-		{name: "reports a refusal once", owner: widget(reports(metav1.ConditionFalse, v1alpha1.ReasonRefused, quota.Error())), fail: "create", err: quota, verbs: []string{"create"}},
-		{name: "reports no overload", owner: widget(written), fail: "create", err: busy, verbs: []string{"create"}},
-		{name: "reports no conflict", owner: widget(written), cached: configMap("1", "drift"), live: configMap("1", "drift"), fail: "update", err: changed, verbs: []string{"update"}, text: "drift"},
-		{name: "ends with the namespace", owner: widget(), fail: "create", err: ending, verbs: []string{"create"}},
+		{name: "finds its own that the cache does not show", owner: newWidget(), live: configMap("1", "hello"), verbs: []string{"create", "get"}, text: "hello", status: "True", reason: "Written"},
+		{name: "leaves what is being deleted", owner: newWidget(func(o *v1alpha1.Widget) { o.DeletionTimestamp = &metav1.Time{} })},
+		{name: "reports a refusal", owner: newWidget(written), fail: "create", err: quota, verbs: []string{"create"}, status: "False", reason: "Refused"},
+		{name: "reports a refusal once", owner: newWidget(reports(metav1.ConditionFalse, v1alpha1.ReasonRefused, quota.Error())), fail: "create", err: quota, verbs: []string{"create"}},
+		{name: "reports no overload", owner: newWidget(written), fail: "create", err: busy, verbs: []string{"create"}},
+		{name: "reports no conflict", owner: newWidget(written), cached: configMap("1", "drift"), live: configMap("1", "drift"), fail: "update", err: changed, verbs: []string{"update"}, text: "drift"},
+		{name: "ends with the namespace", owner: newWidget(), fail: "create", err: ending, verbs: []string{"create"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			y := newTry(t, tc.owner, tc.cached, tc.live)
@@ -218,15 +218,15 @@ func TestReconcile(t *testing.T) {
 
 // The garbage collector deletes the ConfigMap of a Widget that goes, and nobody makes it again.
 func TestDoesNotRaceTheGarbageCollector(t *testing.T) {
-	written := widget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, ""))
+	written := newWidget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, ""))
 	for name, tc := range map[string]struct {
 		live  *v1alpha1.Widget
 		err   error
 		verbs []string
 	}{
-		"it goes, which the cache does not show yet": {widget(func(o *v1alpha1.Widget) { o.DeletionTimestamp = &metav1.Time{} }), loop.ErrStale, nil},
+		"it goes, which the cache does not show yet": {newWidget(func(o *v1alpha1.Widget) { o.DeletionTimestamp = &metav1.Time{} }), loop.ErrStale, nil},
 		"it is gone":             {nil, loop.ErrStale, nil},
-		"it was made again":      {widget(func(o *v1alpha1.Widget) { o.UID = "another" }), loop.ErrStale, nil},
+		"it was made again":      {newWidget(func(o *v1alpha1.Widget) { o.UID = "another" }), loop.ErrStale, nil},
 		"somebody else did that": {written, nil, []string{"create"}},
 	} {
 		y := newTry(t, written, nil, nil)
@@ -239,7 +239,7 @@ func TestDoesNotRaceTheGarbageCollector(t *testing.T) {
 
 // A cache that does not show the own write yet is too old to act on.
 func TestWaitsForItsOwnWrite(t *testing.T) {
-	y := newTry(t, widget(), nil, nil)
+	y := newTry(t, newWidget(), nil, nil)
 	y.core.PrependReactor("create", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		made := configMap("1", "hello")
 		made.ResourceVersion = "21"
@@ -268,7 +268,7 @@ func TestTriesAgainForWhatOthersDo(t *testing.T) {
 		return o
 	}
 	refused := func(message string) *v1alpha1.Widget {
-		return version(widget(reports(metav1.ConditionFalse, v1alpha1.ReasonRefused, message)), "20")
+		return version(newWidget(reports(metav1.ConditionFalse, v1alpha1.ReasonRefused, message)), "20")
 	}
 	relabeled := refused("no")
 	relabeled.Labels = map[string]string{"by": "its author"}
@@ -277,11 +277,11 @@ func TestTriesAgainForWhatOthersDo(t *testing.T) {
 		old, now any
 		want     bool
 	}{
-		{"its first report", version(widget(), "19"), refused("no"), true},
+		{"its first report", version(newWidget(), "19"), refused("no"), true},
 		{"a report with another message", version(refused("not now"), "19"), refused("no"), true},
 		{"a change of somebody else", version(refused("no"), "19"), relabeled, false},
 		{"a resync", refused("no"), refused("no"), false},
-		{"the report of a success", version(widget(), "19"), version(widget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, "")), "20"), false},
+		{"the report of a success", version(newWidget(), "19"), version(newWidget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, "")), "20"), false},
 		{"a ConfigMap", configMap("1", "hello"), configMap("2", "hello"), false},
 	} {
 		if got := reportsRefusal(tc.old, tc.now); got != tc.want {
@@ -305,14 +305,14 @@ func TestAsksAnOverloadedServerOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	if err := c.owners.Add(widget()); err != nil {
+	if err := c.owners.Add(newWidget()); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.reconcile(t.Context(), key)
 	if wait := loop.RetryAfter(err); wait != 7*time.Second {
 		t.Errorf("the queue is to wait for %v after %v", wait, err)
 	}
-	if _, err := c.clients.report(t.Context(), widget()); loop.RetryAfter(err) != 7*time.Second {
+	if _, err := c.clients.report(t.Context(), newWidget()); loop.RetryAfter(err) != 7*time.Second {
 		t.Errorf("the status: %v", err)
 	}
 	want := []string{"POST /api/v1/namespaces/shop/configmaps 30s", "PUT /apis/" + v1alpha1.GroupVersion.String() + "/namespaces/shop/widgets/a/status 30s"}
