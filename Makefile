@@ -15,7 +15,7 @@ WORKSHOP := .workshop/workshop
 export GOWORK := off
 export GOFLAGS := -buildvcs=false $(filter -race,$(GOFLAGS))
 export CGO_ENABLED := $(if $(filter -race,$(GOFLAGS)),1,0)
-unexport CDPATH BASH_ENV ENV GOOS GOARCH KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT
+unexport CDPATH BASH_ENV ENV GOOS GOARCH DOCKER_DEFAULT_PLATFORM KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT
 # The commands read these themselves: in a recipe, a quote or a space in them would be bash's.
 export N TASK FORCE JSON SEED SEEDS FAILOVERS PACK DIR GROUP KIND MODULE PUSH PLACE FOLLOW PROGRAM CONTROLLER CONTRACT LEVEL CASE
 ifneq ($(OFFLINE),)

@@ -33,8 +33,14 @@ writer() {
   done
 }
 
-for ((i = 0; i < writers; i++)); do writer >"$PKI/writer-$i" & done
-wait
+pids=()
+for ((i = 0; i < writers; i++)); do
+  writer >"$PKI/writer-$i" &
+  pids+=($!)
+done
+failed=0
+for pid in "${pids[@]}"; do wait "$pid" || failed=1; done # wait alone says nothing of a writer that gave up
 
 api "$counter" | jq -r --arg conflicts "$(cat "$PKI"/writer-* | grep -c conflict)" \
   '"count: \(.metadata.annotations.count) after \($conflicts) conflicts"'
+exit "$failed"

@@ -3,6 +3,7 @@ package curl
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -320,6 +322,28 @@ func TestCounterNeedsResourceVersion(t *testing.T) {
 	}
 	if got := configMap(t, e, "counter").Annotations["count"]; got == "20" {
 		t.Error("no update was lost without resourceVersion")
+	}
+}
+
+// A page that does not come, or a writer that gives up, is no success.
+func TestScriptsEndWithWhatFailed(t *testing.T) {
+	t.Parallel()
+	for script, rule := range map[string]faultproxy.Rule{
+		"pages.sh 5":     {Match: faultproxy.Match{Verb: "list", Resource: "configmaps"}},
+		"counter.sh 3 2": {Match: faultproxy.Match{Verb: "update", Resource: "configmaps"}},
+	} {
+		t.Run(script, func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			p := e.Proxy()
+			rule.Fault, rule.Code = faultproxy.Answer, http.StatusInternalServerError
+			p.MustInject(rule)
+			name, args, _ := strings.Cut(script, " ")
+			r := e.Run(testenv.Command{Path: "01-curl/" + name, Args: strings.Fields(args), Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, "KUBECONFIG=" + p.Kubeconfig}, Timeout: time.Minute})
+			if r.ExitCode == 0 {
+				t.Errorf("exit code 0 after an answer 500\n%s%s", r.Stdout, r.Stderr)
+			}
+		})
 	}
 }
 

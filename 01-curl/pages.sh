@@ -7,7 +7,7 @@ source "$(dirname "$0")/connect.sh"
 continue="" page=0
 while
   list=$(api "/api/v1/namespaces/$NAMESPACE/configmaps" --fail-with-body --get \
-    --data-urlencode "limit=$1" --data-urlencode "continue=$continue")
+    --data-urlencode "limit=$1" --data-urlencode "continue=$continue") || exit # set -e holds in no condition
   jq -r '.items[].metadata.name' <<<"$list"
   jq -r --arg page "$((++page))" \
     '"page \($page): \(.items | length) objects, \(.metadata.remainingItemCount // 0) remain"' <<<"$list" >&2

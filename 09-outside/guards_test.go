@@ -33,7 +33,7 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n")},
 	"time of a refusal":       {testenv.Replace("controller.go", "{ a.Refused, a.Since = message, metav1.Now() }", `{ if a.Refused = message; !without("time of a refusal") { a.Since = metav1.Now() } }`)},
 	"record of a refusal":     {testenv.Replace("controller.go", "if cr.Status.Cooling != nil {", `if cr.Status.Cooling != nil && !without("record of a refusal") {`)},
-	"patience":                {testenv.Replace("store.go", "if wait > 0 {", `if wait > 0 && !without("patience") {`)},
+	"patience":                {testenv.Replace("store.go", "if wait := time.Until(s.patience); wait > 0 {", `if wait := time.Until(s.patience); wait > 0 && !without("patience") {`)},
 	"waiting for the end":     {testenv.Replace("controller.go", "\t\tcase again == 0:\n", "\t\tcase again == 0 && !without(\"waiting for the end\"):\n")},
 	"its own tag":             {testenv.Replace("controller.go", "return room.Tags != nil &&", "return without(\"its own tag\") || room.Tags != nil &&")},
 }}

@@ -44,7 +44,7 @@ follow() {
 
 # events prints "TYPE NAME RESOURCE_VERSION" for each event after the version.
 events() {
-  api "$configmaps?watch=true&resourceVersion=$version&timeoutSeconds=60" --no-buffer |
+  api "$configmaps?watch=true&resourceVersion=$version&timeoutSeconds=60" --no-buffer --fail | # an error is no event
     jq --unbuffered -r '"\(.type) \(.object.metadata.name // .object.code) \(.object.metadata.resourceVersion // "")"'
 }
 

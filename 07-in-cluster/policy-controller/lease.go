@@ -57,8 +57,8 @@ func (l *lease) validate() error {
 
 // timeout is how long one request for the lease may take. A leader that has lost
 // touch must end before its lease does. It notices a retry period and the deadline
-// after its last renewal. But then client-go still tries to release the lease, which
-// is a read and a write, before it says that the lease is lost.
+// after its last renewal. But then client-go still tries to release the lease, which is
+// a read here (lock keeps the write back), before it says that the lease is lost.
 func (l *lease) timeout() time.Duration { return (l.duration - l.deadline - l.retry) / 2 }
 
 // An election is the way of one process to the lease and back.

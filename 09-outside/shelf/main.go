@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -49,8 +48,8 @@ func run(ctx context.Context) error {
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(*namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "shelf" }))
+	// Also those without the label: one that has lost it may still have the finalizer.
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(*namespace))
 	maps := factory.Core().V1().ConfigMaps()
 	s := &shelf{kube: kube.CoreV1(), cached: maps.Lister(), store: store}
 	l := loop.New("shelf", s.reconcile, loop.Options{Workers: 4, Observer: loopreport.Observer()})

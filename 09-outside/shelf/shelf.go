@@ -96,8 +96,10 @@ func (s *shelf) send(ctx context.Context, cm *corev1.ConfigMap) error {
 		return s.write(ctx, cm, map[string]string{asked: "", roomID: answer.JSON200.Id})
 	case answer.StatusCode() == http.StatusNotFound && cm.DeletionTimestamp != nil: // it was there, and is gone
 		return s.write(ctx, cm, map[string]string{asked: ""})
-	case answer.StatusCode() == http.StatusPaymentRequired && cm.DeletionTimestamp != nil: // it has never been there
-		return s.write(ctx, cm, map[string]string{asked: ""})
+	case answer.StatusCode() == http.StatusPaymentRequired || answer.StatusCode() == http.StatusUnprocessableEntity:
+		if cm.DeletionTimestamp != nil || cm.Data["pallets"] != strconv.Itoa(r.Pallets) { // it has never been there, and is wanted no more
+			return s.write(ctx, cm, map[string]string{asked: ""})
+		}
 	}
 	return fmt.Errorf("renting a room: %s: %s", answer.Status(), answer.Body)
 }

@@ -21,8 +21,13 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
+	interrupted := ctx.Err() != nil
 	stop()
-	if err != nil {
+	switch {
+	case err != nil && interrupted:
+		fmt.Fprintln(os.Stderr, "Interrupted")
+		os.Exit(130)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -66,6 +71,9 @@ func load(ctx context.Context, dir, image string) error {
 		if err == nil {
 			fmt.Printf("%s is loaded into %s, in %.1fs\n", image, engine, time.Since(start).Seconds())
 			return os.RemoveAll(dir)
+		}
+		if ctx.Err() != nil {
+			return errors.Join(context.Cause(ctx), os.RemoveAll(dir))
 		}
 		if !errors.Is(err, exec.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("%s: %w: %s", engine, err, strings.TrimSpace(string(output))))

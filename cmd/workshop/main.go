@@ -18,6 +18,8 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // nohup does that
 		ends = append(ends, syscall.SIGHUP)
 	}
+	// In make tour | tee log, Ctrl-C ends tee, too. The next write must not end this process, which still has to clean up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	err := command.Run(ctx, os.Args[1:])
 	interrupted := ctx.Err() != nil

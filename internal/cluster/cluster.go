@@ -156,7 +156,7 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	before := c.seen
-	if before == nil || waited {
+	if before == nil || waited || before.State != Ready { // another command may have made it since
 		status := c.p.status(ctx)
 		before = &status
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -164,9 +165,14 @@ func (k *kwok) processes(ctx context.Context) (map[string][]*process.Process, er
 	for _, p := range all {
 		// Linux marks what was replaced or removed since; one that has ended
 		// meanwhile or is not ours to see has neither.
-		exe, exeErr := p.ExeWithContext(ctx)
+		exe, err := p.ExeWithContext(ctx)
 		exe = strings.TrimSuffix(exe, " (deleted)")
-		if exeErr != nil || filepath.Dir(exe) != bin {
+		if err != nil && runtime.GOOS == "darwin" { // which does not name a file that was replaced; how it was called is known
+			if args, argsErr := p.CmdlineSliceWithContext(ctx); argsErr == nil && len(args) > 0 && filepath.Dir(args[0]) == k.ws.Bin("") {
+				exe, err = filepath.Join(bin, filepath.Base(args[0])), nil
+			}
+		}
+		if err != nil || filepath.Dir(exe) != bin {
 			continue
 		}
 		cwd, err := p.CwdWithContext(ctx)

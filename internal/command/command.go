@@ -233,7 +233,12 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	}
 	// The shell takes this process's place, and with it the terminal and its signals.
 	// Lessons write to TMPDIR, which many systems leave unset.
-	return syscall.Exec(path, []string{path}, append(workspace.Without(c.Environ(), lesson.PrefixVariable), "TMPDIR="+os.TempDir(), prefix.Environ()))
+	env := append(workspace.Without(c.Environ(), lesson.PrefixVariable), "TMPDIR="+os.TempDir(), prefix.Environ())
+	args, more, err := shellArgs(ws, c.Name(), path, env)
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(path, args, append(env, more...))
 }
 
 // showLessons writes the lessons for somebody who shares the cluster, and says where.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // An Engine is a container engine whose command line is that of docker.
@@ -48,7 +49,7 @@ func ask(ctx context.Context, name string) (string, error) {
 	if name == "podman" {
 		format = "{{.Client.Version}}" // it has no server
 	}
-	output, err := proc.Output(ctx, proc.Cmd{Path: name, Args: []string{"version", "--format", format}})
+	output, err := proc.Output(ctx, proc.Cmd{Path: name, Args: []string{"version", "--format", format}, Env: workspace.Environ()})
 	if ctx.Err() != nil {
 		return "", errors.New("no answer within five seconds")
 	}
@@ -73,6 +74,6 @@ func explain(stderr string) string {
 
 // Run runs a command of the engine. The error holds what it printed.
 func (e Engine) Run(ctx context.Context, args ...string) (string, error) {
-	output, err := proc.Output(ctx, proc.Cmd{Path: e.Name, Args: args})
+	output, err := proc.Output(ctx, proc.Cmd{Path: e.Name, Args: args, Env: workspace.Environ()})
 	return strings.TrimSpace(output), err
 }

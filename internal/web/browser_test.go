@@ -345,6 +345,33 @@ func TestBrowserOutcomes(t *testing.T) {
 	b.until(outcome(1) + `?.dataset.state === 'differs'`)
 }
 
+// A command ends while the connection is away, as when a laptop sleeps. Nobody tells the page so, but
+// the next prompt says it.
+func TestBrowserAway(t *testing.T) {
+	t.Parallel()
+	ws := clone(t, "$ sleep 1")
+	_, c := begin(t, "", &ws)
+	b := open(t, c, "/?step=1")
+	const state = `document.querySelector('.outcome').dataset.state`
+	b.ready(1)
+	b.run(`
+		window.sockets = new Set();
+		const send = WebSocket.prototype.send;
+		WebSocket.prototype.send = function (data) { window.sockets.add(this); send.call(this, data); };`)
+	b.click(`[data-command="1"] .run-button`)
+	b.until(state + ` === 'running'`)
+	b.run(`
+		window.real = WebSocket;
+		window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.(), 100); } };
+		for (const socket of window.sockets) socket.close();`)
+	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["outcomes-1"]), "1/1") })
+	if got := eval[string](b, state); got != "running" {
+		t.Errorf("the page has heard of the end: %s", got)
+	}
+	b.run(`window.WebSocket = window.real`)
+	b.until(state + ` === 'ok'`)
+}
+
 // The buttons of an exercise do what make does: a check fails on the copy with which
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {

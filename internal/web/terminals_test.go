@@ -521,7 +521,25 @@ func TestOneWindowWrites(t *testing.T) {
 	two.ask(`{"type":"resize","cols":90,"rows":20}`)
 	two.keys("echo two-$((6 * 7)); stty size\r")
 	two.shows("20 90\r\n")
-	two.until("prompt")
+	terminal, err := c.s.terminals.find(strconv.Itoa(one.id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitUntil := func(what string, f func() bool) {
+		t.Helper()
+		err := poll.Until(t.Context(), 10*time.Millisecond, time.Minute, func(context.Context) error {
+			terminal.mu.Lock()
+			defer terminal.mu.Unlock()
+			if !f() {
+				return errors.New(what)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitUntil("the command has not ended", func() bool { return terminal.ready }) // of prompts, there are several on their way
 	if strings.Contains(two.output.String(), "one-again-42") {
 		t.Error("the keys of the first window have counted")
 	}
@@ -531,21 +549,7 @@ func TestOneWindowWrites(t *testing.T) {
 	one.until("result")
 	// Once the one that writes has gone, the next one that types does.
 	_ = one.conn.CloseNow()
-	terminal, err := c.s.terminals.find(strconv.Itoa(one.id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = poll.Until(t.Context(), 10*time.Millisecond, time.Minute, func(context.Context) error {
-		terminal.mu.Lock()
-		defer terminal.mu.Unlock()
-		if terminal.writer != nil {
-			return errors.New("the window that writes is still there")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	waitUntil("the window that writes is still there", func() bool { return terminal.writer == nil })
 	two.role(true) // and it has been told
 	two.keys("echo alone-$((6 * 7))\r")
 	two.shows("alone-42")

@@ -61,9 +61,13 @@ func (w Workspace) Path(elem ...string) string {
 func (w Workspace) Bin(name string) string { return w.Path("bin", name) }
 
 // ID is a short name derived from the clone's path, so that two clones on one
-// machine never use the same cluster.
+// machine never use the same cluster. However the way there is spelled, a clone has one.
 func (w Workspace) ID() string {
-	sum := sha256.Sum256([]byte(w.Root))
+	root := w.Root
+	if real, err := filepath.EvalSymlinks(root); err == nil {
+		root = real
+	}
+	sum := sha256.Sum256([]byte(root))
 	return "workshop-" + hex.EncodeToString(sum[:])[:8]
 }
 

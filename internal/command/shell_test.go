@@ -1,0 +1,44 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/k8s-go/workshop/internal/testfile"
+	"github.com/k8s-go/workshop/internal/workspace"
+)
+
+// Many people's startup files set KUBECONFIG, or put a folder with kubectl first. In make shell,
+// commands would then go to their own cluster.
+func TestShellHoldsAgainstStartupFiles(t *testing.T) {
+	home := t.TempDir()
+	ws := workspace.Workspace{Root: filepath.Join(t.TempDir(), "it's a clone")}
+	rc := "export KUBECONFIG=/mine GOFLAGS=-mod=mod PATH=/own:$PATH; mine=read\n"
+	testfile.WriteAll(t, home, map[string]string{".bashrc": rc, ".zshrc": rc, ".zshenv": "early=yes\n"})
+	t.Setenv("HOME", home)
+	t.Setenv("ZDOTDIR", "")
+	for _, shell := range []string{"bash", "zsh"} {
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("%s is not here", shell) // .ci/run installs it
+			continue
+		}
+		args, more, err := shellArgs(ws, "kwok", path, []string{"KUBECONFIG=/the clone's", "GOFLAGS=-buildvcs=false", "HOME=" + home})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := exec.CommandContext(t.Context(), path, append(args[1:], "-i", "-c", `echo "$KUBECONFIG|$GOFLAGS|$mine|${PATH%%:/own*}|${ZDOTDIR-none}"`)...)
+		c.Env = append(os.Environ(), more...)
+		output, err := c.Output()
+		zdotdir := "none"
+		if shell == "bash" { // it does not look at the variable
+			zdotdir = ""
+		}
+		if want := strings.Join([]string{"/the clone's", "-buildvcs=false", "read", ws.Bin(""), zdotdir}, "|"); err != nil || strings.TrimSpace(string(output)) != want {
+			t.Errorf("%s: %q (%v), want %q", shell, output, err, want)
+		}
+	}
+}
