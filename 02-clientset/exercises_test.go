@@ -602,6 +602,9 @@ func checkSafePatch(c *check.C) {
 		{"old pods counted", "one replica that is updated and available, and an old one besides", func(generation int64) appsv1.DeploymentStatus {
 			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
 		}},
+		{"ready taken for available", "one replica that is updated and ready, and not available yet", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 0}
+		}},
 	} {
 		events := func() (n int) {
 			for _, r := range p.Requests(watches) {

@@ -419,12 +419,12 @@ func checkRestore(c *check.C) {
 	l.remove("web-ports")
 	l.restored("web", want, "when somebody has deleted it", "list forgotten")
 
-	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
-	want = ports{"http": "80", "https": "443"}
-	const changed = "when web has https in place of metrics"
-	merged := ports{"http": "80", "https": "443", "metrics": "9090"}
-	if err := l.holds(soon(), "web", want); err != nil {
-		expected := expectedList("web", want, changed)
+	follows := func(when string, merged ports) {
+		err := l.holds(soon(), "web", want)
+		if err == nil {
+			return
+		}
+		expected := expectedList("web", want, when)
 		switch list := l.list("web"); {
 		case errors.Is(err, errEnded):
 		case list != nil && ports(list.Data).String() == merged.String():
@@ -437,7 +437,14 @@ func checkRestore(c *check.C) {
 		}
 		l.fail(expected, err)
 	}
-	l.service("web", "", map[string]int32{"http": 80, "https": 443})
+	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
+	want = ports{"http": "80", "https": "443"}
+	follows("when web has https in place of metrics", ports{"http": "80", "https": "443", "metrics": "9090"})
+	l.service("web", "listed", map[string]int32{"http": 80})
+	all := want
+	want = ports{"http": "80"}
+	follows("when web has no https any more", all)
+	l.service("web", "", map[string]int32{"http": 80})
 	if err := l.holds(soon(), "web", nil); err != nil {
 		const gone = "when web has lost its label, there is no web-ports"
 		if errors.Is(err, errEnded) {
@@ -448,7 +455,7 @@ func checkRestore(c *check.C) {
 		}
 		l.Mistake("list kept", gone, err.Error())
 	}
-	l.service("web", "listed", map[string]int32{"http": 80, "https": 443})
+	l.service("web", "listed", map[string]int32{"http": 80})
 	l.mustHold("web", want, "when web has its label again")
 	// What it mends its cache has: a list whose event has not come yet would go unnoticed.
 	l.forge("web-ports", `{"data":{"http":"1"}}`)

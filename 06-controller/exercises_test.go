@@ -175,6 +175,10 @@ func checkBrake(c *check.C) {
 	status(func(s *v1alpha1.HealthCheckPolicyStatus) {
 		s.LastEvictionTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
 	})
+	s.observes(f, "example")
+	if two() {
+		c.Mistake("future ignored", "no eviction within 600 seconds of when the time in the future was first seen", "a second eviction")
+	}
 	_, err := f.policies.Patch(c.Context(), "example", types.MergePatchType, []byte(`{"spec":{"eviction":{"minIntervalSeconds":1}}}`), metav1.PatchOptions{})
 	c.Must(err)
 	s.observes(f, "example")
@@ -200,6 +204,9 @@ func checkStatus(c *check.C) {
 	f.beacon()
 	f.pod("a", withoutProbes)
 	f.pod("b", withProbes)
+	f.pod("passes", withProbes, labelled("app", beacon))
+	f.pod("orphan", withoutProbes, labelled("app", "strict"))
+	f.policy("strict", specOf("kill", selecting("app=strict")))
 	example := f.policy("example", specOf("label", selecting("app=web")))
 	example.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand", LastTransitionTime: metav1.Now()}}
 	_, err := f.policies.UpdateStatus(c.Context(), example, metav1.UpdateOptions{})
@@ -247,6 +254,21 @@ func checkStatus(c *check.C) {
 		return counted(1, 1)(p)
 	})
 
+	s.Until("Compliant=True/AllPassed of the policy beacon, whose only pod passes", func(ctx context.Context) error {
+		p, err := f.policies.Get(ctx, beacon, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return errors.Join(counted(0, 1)(p), done(p))
+	})
+	s.Until("Enforced=False/NotEvictable of the policy strict, because nobody would replace its pod", func(ctx context.Context) error {
+		p, err := f.policies.Get(ctx, "strict", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return hindered("NotEvictable", "NotEvictable: 1 pod")(p)
+	})
+
 	// Nothing changes.
 	since := func(p *v1alpha1.HealthCheckPolicy) string {
 		var all []string
@@ -276,6 +298,17 @@ func checkStatus(c *check.C) {
 	if after := since(read(c.Context())); after != since(before) {
 		c.Mistake("transition time moves", since(before), after)
 	}
+
+	// Another pod fails, and its mark cannot be written: what was done is not all any more.
+	f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	f.pod("d", withoutProbes)
+	s.Until("the statistics 2 failed, 2 passed, and no Enforced=True, because the API server refuses the mark of d with 500", func(ctx context.Context) error {
+		p := read(ctx)
+		if meta.IsStatusConditionTrue(p.Status.Conditions, "Enforced") {
+			return errors.New("the status is " + asJSON(p.Status))
+		}
+		return counted(2, 2)(p)
+	})
 }
 
 // checkTakeBack deletes policies whose marks cannot be taken back, or not be seen.

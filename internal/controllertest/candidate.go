@@ -13,7 +13,7 @@ import (
 type Candidate struct {
 	*Controller
 	C    *check.C
-	Ends string // the mistake if it ends, if that has a name
+	Ends func() string // the mistake if it ends; nil or empty if that has no name
 }
 
 // Runs starts a controller.
@@ -30,8 +30,8 @@ func (s *Candidate) Within(timeout time.Duration, f func(context.Context) error)
 		if s.Process.Ended() {
 			const expected = "a controller that runs"
 			held := fmt.Sprintf("it has ended with exit code %d:\n%s", s.Process.ExitCode(), s.Log())
-			if s.Ends != "" {
-				s.C.Mistake(s.Ends, expected, held)
+			if s.Ends != nil && s.Ends() != "" {
+				s.C.Mistake(s.Ends(), expected, held)
 			}
 			s.C.Fail(expected, held)
 		}
