@@ -119,7 +119,8 @@ async function report(ice, numbers, reason, message) {
   const status = reason === 'Available' ? 'True' : 'False';
   const old = ice.status?.conditions?.find((c) => c.type === 'Available');
   const lastTransitionTime = old?.status === status ? old.lastTransitionTime : new Date().toISOString().replace(/\.\d+/, '');
-  const after = { observedGeneration, conditions: [{ type: 'Available', status, reason, message, observedGeneration, lastTransitionTime }], ...numbers };
+  const others = ice.status?.conditions?.filter((c) => c.type !== 'Available') ?? [];
+  const after = { observedGeneration, conditions: [...others, { type: 'Available', status, reason, message, observedGeneration, lastTransitionTime }], ...numbers };
   if (isDeepStrictEqual(after, ice.status)) return;
   await custom.replaceNamespacedCustomObjectStatus({ group, version, namespace, plural, name: ice.metadata.name, body: { ...ice, status: after } });
 }

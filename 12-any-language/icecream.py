@@ -128,7 +128,8 @@ class Controller:
             condition["lastTransitionTime"] = old["lastTransitionTime"]
         else:
             condition["lastTransitionTime"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"observedGeneration": generation, "conditions": [condition], **numbers}
+        others = [c for c in before.get("conditions", []) if c["type"] != "Available"]
+        status = {"observedGeneration": generation, "conditions": [*others, condition], **numbers}
         if status != before:
             ice["status"] = status
             self.custom.replace_namespaced_custom_object_status(

@@ -45,10 +45,10 @@ def report($numbers; $reason; $message):
   | (if $reason == "Available" then "True" else "False" end) as $status
   | ($numbers + {
       observedGeneration: .metadata.generation,
-      conditions: [{
+      conditions: ([.status.conditions[]? | select(.type != "Available")] + [{
         type: "Available", $status, $reason, $message, observedGeneration: .metadata.generation,
         lastTransitionTime: (if $old.status == $status then $old.lastTransitionTime else now | floor | todate end)
-      }]
+      }])
     }) as $after
   | select(.status != $after)
   | "PUT", "\($icecreams)/\(.metadata.name)/status", (.status = $after | tojson);
@@ -119,7 +119,7 @@ trap 'exit 0' TERM INT
 delay=0
 while :; do
   if [[ $delay -gt 0 ]]; then read -r -t "$delay" -u 3 _; else read -r -u 3 _; fi
-  while read -r -t 0.05 -u 3 _; do :; done # events that come together need one look
+  for ((n = 0; n < 20; n++)); do read -r -t 0.05 -u 3 _ || break; done # events that come together need one look
   if reconcile; then
     delay=0
   else

@@ -202,7 +202,7 @@ func (c *controller) one(ctx context.Context, parent, child *unstructured.Unstru
 	} else if now, err = c.children.Get(ctx, child.GetName(), metav1.GetOptions{}); err != nil { // the cache was behind
 		return err
 	}
-	switch {
+	switch child.SetOwnerReferences(now.GetOwnerReferences()); { // there may be others beside the parent
 	case !metav1.IsControlledBy(now, parent):
 		return fmt.Errorf("%s %s %w", now.GetKind(), now.GetName(), errForeign)
 	case now.GetDeletionTimestamp() != nil || equality.Semantic.DeepEqual(merge(now.Object, child.Object), now.Object):
@@ -249,6 +249,13 @@ func (c *controller) report(ctx context.Context, parent *unstructured.Unstructur
 			if old, ok := old.(map[string]any); ok && old["type"] == condition["type"] && old["status"] == condition["status"] {
 				condition["lastTransitionTime"] = old["lastTransitionTime"]
 			}
+		}
+	}
+	kind := func(condition any) any { c, _ := condition.(map[string]any); return c["type"] }
+	for _, other := range before { // those of other controllers stay
+		if status != nil && !slices.ContainsFunc(conditions, func(c any) bool { return kind(c) == kind(other) }) {
+			conditions = append(conditions, other)
+			status["conditions"] = conditions
 		}
 	}
 	if status == nil || equality.Semantic.DeepEqual(parent.Object["status"], any(status)) {

@@ -362,7 +362,7 @@ func TestBrowserAway(t *testing.T) {
 	b.until(state + ` === 'running'`)
 	b.run(`
 		window.real = WebSocket;
-		window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.(), 100); } };
+		window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.(), 100); } send() {} close() {} };
 		for (const socket of window.sockets) socket.close();`)
 	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["outcomes-1"]), "1/1") })
 	if got := eval[string](b, state); got != "running" {
