@@ -16,7 +16,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -176,8 +178,21 @@ func testController(t *testing.T, f *icecreamtest.Test) {
 	start(f)
 	f.Create("vanilla", "cone", 1)
 	owned(f, "vanilla", "cone", 1)
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		ice, err := f.Icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
+		if err == nil {
+			meta.SetStatusCondition(&ice.Status.Conditions, metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand"})
+			_, err = f.Icecreams.UpdateStatus(f.Context(), ice, metav1.UpdateOptions{})
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	owned(f, "vanilla", "cone", 2)
+	if ice := f.Until("vanilla", icecreamtest.IsAvailable); !meta.IsStatusConditionTrue(ice.Status.Conditions, "Audited") {
+		t.Errorf("somebody else's condition is gone: %+v", ice.Status.Conditions)
+	}
 	f.PatchDeployment("cone", `{"spec":{"replicas":5}}`)
 	f.Eventually(time.Minute, func(context.Context) error {
 		if n := *f.Deployment("cone").Spec.Replicas; n != 2 {
