@@ -77,6 +77,7 @@ type Cluster struct {
 	p       provider
 	seen    *Status // what Select saw
 	created bool
+	use     *os.File // as long as this process uses it, see hold
 }
 
 // All returns the clusters that a clone can have, in the order in which they are
@@ -151,6 +152,14 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if err := c.hold(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.letGo())
+		}
+	}()
 	// Every cluster is used with the kubectl of the pinned version.
 	if err := pinned.ControlPlane.Build(ctx, c.ws, out, append(c.p.binaries(), "kubectl")...); err != nil {
 		return err
@@ -180,24 +189,38 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 // also has to remove it.
 func (c *Cluster) Created() bool { return c.created }
 
-// Release ends the use of a cluster: Down if Up has made it, else nothing. It
-// also works after an interrupt has ended ctx.
+// Release ends the use of a cluster: if Up has made it, and nobody else uses it, it
+// is removed. It also works after an interrupt has ended ctx.
 func (c *Cluster) Release(ctx context.Context, out io.Writer) error {
 	if !c.created {
-		return nil
+		return c.letGo()
 	}
-	return c.Down(context.WithoutCancel(ctx), out)
+	return c.remove(context.WithoutCancel(ctx), out, false)
 }
 
 // Down removes the cluster with everything that Up made. A cluster that is not
 // there is no error.
-func (c *Cluster) Down(ctx context.Context, out io.Writer) (err error) {
+func (c *Cluster) Down(ctx context.Context, out io.Writer) error { return c.remove(ctx, out, true) }
+
+// remove removes the cluster, though others use it only if it has to be gone.
+func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err error) {
 	unlock, _, err := lock(ctx, c.ws, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	c.seen, c.created = nil, false
+	if err := c.letGo(); err != nil {
+		return err
+	}
+	if !always {
+		if used, err := c.used(); err != nil {
+			return err
+		} else if used {
+			fmt.Fprintf(out, "The %s cluster stays, because another command uses it; make down removes it\n", c.Name())
+			return nil
+		}
+	}
 	return c.p.down(ctx, out)
 }
 

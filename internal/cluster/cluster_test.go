@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -442,6 +443,42 @@ func TestKindAuditPolicyThatIsMissing(t *testing.T) {
 	k := &kind{ws: ws}
 	if err := k.up(t.Context(), Status{State: Absent}, io.Discard); err == nil || !strings.Contains(err.Error(), "AUDIT_POLICY: open") {
 		t.Errorf("up: %v", err)
+	}
+}
+
+// A pretended is a cluster that only counts how often it is removed.
+type pretended struct {
+	provider
+	downs int
+}
+
+func (p *pretended) name() string                          { return "pretended" }
+func (p *pretended) down(context.Context, io.Writer) error { p.downs++; return nil }
+
+// Whoever has made a cluster removes it, but not under others that use it.
+func TestReleaseLeavesTheClusterToOthers(t *testing.T) {
+	ws := clone(t)
+	p := &pretended{}
+	maker, other := &Cluster{ws: ws, p: p}, &Cluster{ws: ws, p: p}
+	for _, c := range []*Cluster{maker, other} {
+		if err := c.hold(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maker.created = true
+	var out bytes.Buffer
+	if err := maker.Release(t.Context(), &out); err != nil || p.downs != 0 || !strings.Contains(out.String(), "another command uses it") {
+		t.Errorf("released under another: %v, removed %d times, and said %q", err, p.downs, out.String())
+	}
+	if err := other.Release(t.Context(), &out); err != nil || p.downs != 0 {
+		t.Errorf("the other one has not made it: %v, removed %d times", err, p.downs)
+	}
+	maker.created = true
+	if err := errors.Join(maker.hold(), maker.Release(t.Context(), &out)); err != nil || p.downs != 1 {
+		t.Errorf("released at last: %v, removed %d times", err, p.downs)
+	}
+	if err := errors.Join(other.hold(), maker.Down(t.Context(), &out)); err != nil || p.downs != 2 {
+		t.Errorf("make down: %v, removed %d times", err, p.downs)
 	}
 }
 

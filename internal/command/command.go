@@ -238,6 +238,9 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
+	if err := c.Pass(); err != nil {
+		return err
+	}
 	return syscall.Exec(path, args, append(env, more...))
 }
 
