@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,7 +66,7 @@ type election struct {
 	watchdog *leaderelection.HealthzAdaptor
 	won      chan struct{} // closed when this process leads
 	over     chan struct{} // closed when it leads no more, or no longer tries to
-	idle     atomic.Bool   // whether the work has ended, so that the lease may go
+	lock     *lock
 }
 
 func (l *lease) election(config *rest.Config) (*election, error) {
@@ -83,9 +82,7 @@ func (l *lease) election(config *rest.Config) (*election, error) {
 		return nil, err
 	}
 	settings.WatchDog = e.watchdog
-	if l, ok := settings.Lock.(*lock); ok {
-		l.idle = &e.idle
-	}
+	e.lock, _ = settings.Lock.(*lock)
 	if e.elector, err = leaderelection.NewLeaderElector(settings); err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
@@ -137,8 +134,8 @@ func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}
 // the lease. A standby that misses that may take the lease up to a second early.
 type lock struct {
 	resourcelock.LeaseLock
-	holder string       // in the lease that Get has read last, which Update writes
-	idle   *atomic.Bool // whether the work has ended
+	holder string          // in the lease that Get has read last, which Update writes
+	ended  <-chan struct{} // closed when the work has
 }
 
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -154,8 +151,12 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	if record.HolderIdentity == "" && l.holder != l.Identity() {
 		return fmt.Errorf("%q holds it now", l.holder)
 	}
-	if record.HolderIdentity == "" && !l.idle.Load() {
-		return errors.New("the workers are not told yet")
+	if record.HolderIdentity == "" {
+		select {
+		case <-l.ended:
+		default:
+			return errors.New("the workers are not told yet")
+		}
 	}
 	if err := l.LeaseLock.Update(ctx, record); err != nil {
 		return err
@@ -164,8 +165,11 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// run tries to lead, and leads, until ctx ends or the lease is lost.
+// run tries to lead, and leads, until ctx ends or the lease is lost. ctx ends after the work.
 func (e *election) run(ctx context.Context) {
 	defer close(e.over)
+	if e.lock != nil {
+		e.lock.ended = ctx.Done()
+	}
 	e.elector.Run(ctx)
 }

@@ -172,7 +172,6 @@ func (c controllers) run(ctx context.Context, e *election) error {
 			return errLeaseLost
 		}
 	}
-	e.idle.Store(true)
 	release()
 	<-e.over
 	return errors.Join(errs...)

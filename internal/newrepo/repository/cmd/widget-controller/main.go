@@ -99,7 +99,6 @@ func run(ctx context.Context, args []string) error {
 	case <-election.over:
 		return errLeaseLost // another process may be the leader: no more orderly end
 	}
-	election.idle.Store(true)
 	release()
 	<-election.over
 	return err
