@@ -396,6 +396,9 @@ func init() {
 	}
 	fails := fake(func(context.Context) error {
 		<-e.won
+		if os.Getenv("CHECK_ONE_RETURNS") == "well" {
+			return nil
+		}
 		return errors.New("the first has failed")
 	})
 	stops := fake(func(ctx context.Context) error {
@@ -504,6 +507,11 @@ func checkDrain(c *check.C) {
 		c.Mistake("an error lost", joined, "the error "+strings.TrimSpace(one.Stdout))
 	case !first:
 		c.Failf(joined, "%s%s", one.Stdout, one.Stderr)
+	}
+	well := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=well"}, Timeout: time.Minute,
+		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "one-returns-well"}})
+	if !strings.Contains(well.Stdout, "the second was stopped") {
+		c.Mistake("the others go on", "the end of the second Run after the first has returned, though without an error", "the second was not stopped within 10 seconds")
 	}
 }
 
