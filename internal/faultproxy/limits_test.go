@@ -48,7 +48,7 @@ func TestStrangersBodyIsNotKept(t *testing.T) {
 			t.Errorf("token %q: 1 MiB of a body is kept: %v, want %v", token, err != nil, isKept)
 		}
 		_ = rest.Close()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && isKept { // whoever still sends when the answer comes can lose it to a reset
 			t.Errorf("token %q: %v", token, err)
 		}
 	}
