@@ -18,7 +18,7 @@ var ErrStale = errors.New("the cache is behind")
 // own last write yet, see Writes.Behind. The key comes back after the returned duration, or
 // with that write's event. It is no failure; and no success, which would end the back-off
 // after failures.
-var ErrBehind = errors.New("the cache does not show the last write")
+var ErrBehind = fmt.Errorf("%w: it does not show the last write", ErrStale)
 
 // RetryAfter is the longest wait that the server has asked for in one of the
 // joined errors. Of those, apierrors.SuggestsClientDelay alone sees only one.

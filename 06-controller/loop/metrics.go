@@ -1,8 +1,6 @@
 package loop
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/client-go/util/workqueue"
@@ -44,7 +42,7 @@ func newMetrics(name string, registry *prometheus.Registry) *metrics {
 func (m *metrics) reconciled(err error) {
 	result := "success"
 	switch {
-	case stale(err), errors.Is(err, ErrBehind):
+	case stale(err):
 		result = "stale"
 	case err != nil:
 		result = "error"

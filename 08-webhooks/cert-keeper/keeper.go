@@ -335,10 +335,14 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 // taken says whose a Secret of the cache is, if it is not that of a Service.
 func (k *keeper) taken(service *corev1.Service, name cache.ObjectName) error {
 	o, exists, err := k.secrets.GetByKey(name.String())
-	if err != nil || !exists || metav1.IsControlledBy(o.(*corev1.Secret), service) {
+	if err != nil || !exists {
 		return err
 	}
-	if owner := metav1.GetControllerOf(o.(*corev1.Secret)); owner != nil && owner.Kind == "Service" && owner.Name != service.Name {
+	secret := o.(*corev1.Secret)
+	if metav1.IsControlledBy(secret, service) {
+		return nil
+	}
+	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Service" && owner.Name != service.Name {
 		return isThatOf(name.Name, owner.Name)
 	}
 	return somebodyElses(name.Name)

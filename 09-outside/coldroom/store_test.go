@@ -8,43 +8,51 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/poll"
 )
 
 // While one call is answered "later", another waits for its turn. It is not made any more.
 func TestNobodyCallsAStoreThatAsksForPatience(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if calls.Add(1) == 1 {
-			time.Sleep(200 * time.Millisecond) // until the other call waits, too
-			w.Header().Set("Retry-After", "60")
-		} else { // an answer that was under way shortens nothing
+	begun := make(chan struct{})
+	var s *store
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) > 1 { // an answer that was under way shortens nothing
 			w.Header().Set("Retry-After", "1")
+		} else {
+			close(begun)
+			_ = poll.Until(r.Context(), time.Millisecond, time.Minute, func(context.Context) error {
+				if s.limiter.Tokens() > -0.1 {
+					return errors.New("the other call does not wait yet")
+				}
+				return nil
+			})
+			w.Header().Set("Retry-After", "60")
 		}
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	defer server.Close()
-	s, err := newStore(server.URL, 2, func() (string, error) { return "", nil })
-	if err != nil {
+	var err error
+	if s, err = newStore(server.URL, 1, func() (string, error) { return "", nil }); err != nil { // one call now, and the next in a second
 		t.Fatal(err)
 	}
-	call := func(ctx context.Context) (wait time.Duration) {
+	call := func() (wait time.Duration) {
 		var b *busy
-		if _, err := s.ListRoomsWithResponse(ctx, nil); !errors.As(err, &b) {
+		if _, err := s.ListRoomsWithResponse(t.Context(), nil); !errors.As(err, &b) {
 			t.Errorf("the call has returned %v, want busy", err)
 			return 0
 		}
 		return b.wait
 	}
-	ctx := t.Context()
-	s.limiter.Allow() // so that there is one call now, and the next in half a second
 	second := make(chan time.Duration)
 	go func() {
-		time.Sleep(100 * time.Millisecond)
-		second <- call(ctx)
+		<-begun
+		second <- call()
 	}()
-	call(ctx)
-	if wait := <-second; wait < 58*time.Second || calls.Load() != 1 {
+	call()
+	if wait := <-second; wait < 55*time.Second || calls.Load() != 1 {
 		t.Errorf("the second call has to wait for %s, and the store saw %d calls; want about a minute, and 1", wait, calls.Load())
 	}
 }

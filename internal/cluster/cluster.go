@@ -77,7 +77,7 @@ type Cluster struct {
 	p       provider
 	seen    *Status // what Select saw
 	created bool
-	use     *os.File // as long as this process uses it, see hold
+	use     *flock.Flock // as long as this process uses it, see hold
 }
 
 // All returns the clusters that a clone can have, in the order in which they are

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,20 +18,15 @@ func (c *Cluster) useFile() string { return c.ws.Path("use", c.Name()) }
 
 // hold notes that this process uses the cluster.
 func (c *Cluster) hold() error {
-	if c.use != nil {
-		return nil
-	}
 	if err := os.MkdirAll(filepath.Dir(c.useFile()), 0o755); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(c.useFile(), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
+	if c.use == nil {
+		c.use = flock.New(c.useFile())
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
-		return errors.Join(fmt.Errorf("locking %s: %w", c.useFile(), err), file.Close())
+	if ok, err := c.use.TryRLock(); err != nil || !ok {
+		return fmt.Errorf("locking %s: %w", c.useFile(), errors.Join(err, c.letGo()))
 	}
-	c.use = file
 	return nil
 }
 
@@ -39,30 +35,21 @@ func (c *Cluster) letGo() error {
 	if c.use == nil {
 		return nil
 	}
-	file := c.use
-	c.use = nil
-	return file.Close()
+	return c.use.Close()
 }
 
 // used reports whether another process uses the cluster.
 func (c *Cluster) used() (bool, error) {
-	file, err := os.OpenFile(c.useFile(), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return false, err
-	}
-	defer file.Close()
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return true, nil
-	}
-	return false, err
+	all := flock.New(c.useFile())
+	free, err := all.TryLock()
+	return !free, errors.Join(err, all.Close())
 }
 
 // Pass hands this process's use on to the program that takes its place by exec.
 func (c *Cluster) Pass() error {
-	if c.use == nil {
-		return nil
+	fd, err := unix.Open(c.useFile(), unix.O_RDWR, 0) // it stays open, as no file that Go opens does
+	if err != nil {
+		return err
 	}
-	_, err := unix.FcntlInt(c.use.Fd(), unix.F_SETFD, 0)
-	return err
+	return unix.Flock(fd, unix.LOCK_SH)
 }

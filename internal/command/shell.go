@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/k8s-go/workshop/internal/lesson"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -22,10 +23,10 @@ func shellArgs(ws workspace.Workspace, cluster, shell string, environ []string) 
 	var set strings.Builder
 	for _, kv := range environ {
 		if name, value, _ := strings.Cut(kv, "="); slices.Contains(heldAgainstStartup, name) {
-			fmt.Fprintf(&set, "export %s=%s\n", name, quoted(value))
+			fmt.Fprintf(&set, "export %s=%s\n", name, proc.Quoted(value))
 		}
 	}
-	fmt.Fprintf(&set, "PATH=%s:$PATH\n", quoted(ws.Bin("")))
+	fmt.Fprintf(&set, "PATH=%s:$PATH\n", proc.Quoted(ws.Bin("")))
 	dir := ws.Path("shell", cluster)
 	if filepath.Base(shell) != "zsh" {
 		rc := filepath.Join(dir, "bashrc")
@@ -33,24 +34,21 @@ func shellArgs(ws workspace.Workspace, cluster, shell string, environ []string) 
 	}
 	// zsh looks for its files in ZDOTDIR.
 	own := os.Getenv("ZDOTDIR")
-	back := "ZDOTDIR=" + quoted(own)
+	back := "ZDOTDIR=" + proc.Quoted(own)
 	if own == "" {
 		back = "unset ZDOTDIR"
 	}
 	from := func(file string) string {
 		return fmt.Sprintf("if [[ -r ${ZDOTDIR:-$HOME}/%s ]]; then source \"${ZDOTDIR:-$HOME}/%s\"; fi\n", file, file)
 	}
-	err = write(filepath.Join(dir, ".zshenv"), back+"\n"+from(".zshenv")+"workshop_own=${ZDOTDIR-}\nZDOTDIR="+quoted(dir)+"\n")
+	err = write(filepath.Join(dir, ".zshenv"), back+"\n"+from(".zshenv")+"workshop_own=${ZDOTDIR-}\nZDOTDIR="+proc.Quoted(dir)+"\n")
 	if err == nil {
 		err = write(filepath.Join(dir, ".zshrc"), "if [[ -n $workshop_own ]]; then ZDOTDIR=$workshop_own; else unset ZDOTDIR; fi\nunset workshop_own\n"+
 			// What /etc/zshrc has derived from it, as on macOS.
-			"if [[ ${HISTFILE-} == "+quoted(dir)+"/* ]]; then HISTFILE=${ZDOTDIR:-$HOME}/.zsh_history; fi\n"+from(".zshrc")+set.String())
+			"if [[ ${HISTFILE-} == "+proc.Quoted(dir)+"/* ]]; then HISTFILE=${ZDOTDIR:-$HOME}/.zsh_history; fi\n"+from(".zshrc")+set.String())
 	}
 	return []string{shell}, []string{"ZDOTDIR=" + dir}, err
 }
-
-// quoted returns a value as one word for a shell.
-func quoted(value string) string { return "'" + strings.ReplaceAll(value, "'", `'\''`) + "'" }
 
 func write(file, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -385,7 +386,7 @@ func (r *Result) failed(c *Case, f *failure, s *scene) {
 
 // quote is for a shell that calls make.
 func quote(text string) string {
-	return "'" + strings.NewReplacer("'", `'\''`, "$", "$$").Replace(text) + "'"
+	return strings.ReplaceAll(proc.Quoted(text), "$", "$$")
 }
 
 // show prints what went wrong.

@@ -341,13 +341,15 @@ func compiling(controller, folder string) (args []string, binary, command string
 	if !versioned {
 		args = append(args, "-buildvcs=false", "-o", binary)
 	}
-	return append(append(args, flags...), pkg), binary, "'" + strings.ReplaceAll(binary, "'", `'\''`) + "'" + m[4]
+	return append(append(args, flags...), pkg), binary, proc.Quoted(binary) + m[4]
 }
 
 // build builds what go run would run: go run itself passes no SIGTERM on, and hides
 // exit codes. Any other command stays as it is.
 func (l *lab) build(ctx context.Context, what, controller string) (string, error) {
-	args, binary, command := compiling(controller, l.ws.Path("judge"))
+	before := assignments.FindString(controller)
+	args, binary, command := compiling(controller[len(before):], l.ws.Path("judge"))
+	command = before + command
 	if args == nil {
 		return command, nil
 	}

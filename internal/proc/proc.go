@@ -249,3 +249,6 @@ func (p *Process) Stdout() string { return p.stdout.String() }
 
 // Stderr returns what it has printed to standard error so far, unless Cmd.Err gets it.
 func (p *Process) Stderr() string { return p.stderr.String() }
+
+// Quoted returns s as one word for bash and zsh.
+func Quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

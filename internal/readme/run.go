@@ -223,9 +223,6 @@ func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error)
 	return s, nil
 }
 
-// quoted returns s as one word of bash.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-
 // run executes one command and returns its output and exit code.
 func (s *shell) run(command string) (output []string, exitCode int, err error) {
 	s.n++
@@ -235,7 +232,7 @@ func (s *shell) run(command string) (output []string, exitCode int, err error) {
 	}
 	// Sourced, so that variables and functions stay; with no standard input,
 	// so that no command can eat the next one.
-	if _, err := fmt.Fprintf(s.stdin, ". %s </dev/null\nprintf '\\n%%s %%d\\n' %s $?\n", quoted(file), s.mark); err != nil {
+	if _, err := fmt.Fprintf(s.stdin, ". %s </dev/null\nprintf '\\n%%s %%d\\n' %s $?\n", proc.Quoted(file), s.mark); err != nil {
 		return nil, 0, fmt.Errorf("the shell has ended: %w", err)
 	}
 	timer := time.NewTimer(s.timeout)

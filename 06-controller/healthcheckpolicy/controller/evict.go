@@ -48,21 +48,21 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 		}
 		state := about(pod, own...)
 		o, known := p.memory.obstacleOf(pod, state)
-		if known && (left > 0 || time.Now().Before(o.until)) {
+		held := known && (left > 0 || time.Now().Before(o.until))
+		switch {
+		case held:
 			p.waits(pod, o, left)
-			if costs && o.reason == v1alpha1.ReasonDisruptionBudget {
+		case left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID]:
+			brake.asked[pod.UID] = true
+			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), pod, state) {
+				held = true
+			}
+		}
+		if held {
+			if o, refused := p.memory.obstacleOf(pod, state); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {
 				usedUp[own[0].UID] = true
 			}
 			continue
-		}
-		if left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID] {
-			brake.asked[pod.UID] = true
-			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), pod, state) {
-				if o, refused := p.memory.obstacleOf(pod, state); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {
-					usedUp[own[0].UID] = true
-				}
-				continue
-			}
 		}
 		if left == 0 {
 			evicted, err := c.evictOne(ctx, p, pod, own)
