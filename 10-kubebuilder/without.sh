@@ -6,16 +6,16 @@
 
 patched() {
   local root
-  root=$FAULTS/$(basename "$1" .patch)
+  root=$FAULTS_BIN/patched/$(basename "$1" .patch) # the same place each time, so that what has not changed is not compiled again
   project=$root/10-kubebuilder/icecream # as in a clone, because its Makefile builds controller-gen from ../../scripts
   rm -rf "$root"
   mkdir -p "${project%/*}" && ln -s "$PWD/scripts" "$root/" && cp -R 10-kubebuilder/icecream "$project" || return 1
   # Without the ceiling, git would look for a repository around the copy.
-  GIT_CEILING_DIRECTORIES=$FAULTS git -C "$root" apply "$PWD/10-kubebuilder/$1"
+  GIT_CEILING_DIRECTORIES=$FAULTS_BIN/patched git -C "$root" apply "$PWD/10-kubebuilder/$1"
 }
 
 without() {
   patched "defaults/$1.patch" || return 1
-  go -C "$project" build -o "$FAULTS_BIN/without/icecream" ./cmd || return 1
-  KUBECONFIG=$FAULTY in_background icecream "$FAULTS_BIN/without/icecream" -namespace "$FAULTS_NAMESPACE" -health-probe-bind-address 0 "${@:2}"
+  go -C "$project" build -o "$FAULTS_BIN/without/$1/icecream" ./cmd || return 1
+  KUBECONFIG=$FAULTY in_background icecream "$FAULTS_BIN/without/$1/icecream" -namespace "$FAULTS_NAMESPACE" -health-probe-bind-address 0 "${@:2}"
 }

@@ -64,7 +64,7 @@ func testStep(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, atOnce int, wanted func(testrun.Package) bool) error {
-	// One mistake of each exercise is tried; another seed tries others.
+	// Of each exercise one wrong program is tried; another seed tries others.
 	seed := os.Getenv(exercise.SeedEnv)
 	if seed == "" {
 		seed = strconv.Itoa(rand.IntN(1_000_000))
@@ -285,7 +285,7 @@ func bench(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 // prove runs the checks of exercises against all the mistakes that they know, of
-// all steps or of one; with a seed, against one mistake of each task.
+// all steps or of one; with a seed, against those that make test tries with it.
 func prove(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	run := "^" + exercise.TestName + "$"
 	var steps []string

@@ -30,7 +30,7 @@ const (
 	// ClusterEnv names a further kwok cluster of the clone, in which the tests are to
 	// run instead.
 	ClusterEnv = "WORKSHOP_CHECK_CLUSTER"
-	// SeedEnv chooses which mutant of each task is tried; SeedEnv=all tries all of them.
+	// SeedEnv chooses whether the starter or which mutant of each task is tried; SeedEnv=all tries all.
 	SeedEnv = "WORKSHOP_SEED"
 )
 

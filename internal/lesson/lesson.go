@@ -42,7 +42,7 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	if err != nil {
 		return readme.Summary{}, err
 	}
-	env := append(append(workspace.NoVet(workspace.Without(c.Environ(), PrefixVariable)), p.Environ()), environ...)
+	env := append(append(workspace.Quick(workspace.Without(c.Environ(), PrefixVariable)), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
 	var all readme.Summary
 	for _, file := range files {

@@ -110,5 +110,5 @@ func quietly(ctx context.Context, dir string, args ...string) {
 	}
 	defer os.RemoveAll(temp)
 	_ = proc.Run(ctx, proc.Cmd{Path: "nice", Dir: dir, Out: io.Discard, Err: io.Discard, Grace: 10 * time.Second,
-		Env: workspace.NoVet(workspace.Environ("GOTMPDIR=" + temp)), Args: append([]string{"-n", "10", "go"}, args...)})
+		Env: workspace.Quick(workspace.Environ("GOTMPDIR=" + temp)), Args: append([]string{"-n", "10", "go"}, args...)})
 }

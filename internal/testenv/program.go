@@ -116,6 +116,32 @@ func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramO
 	return binary, nil
 }
 
+// Folder returns an empty folder of the test's own, with that name. It has the same path in each run,
+// so go has compiled what has not changed, and is removed at the end. Another run waits for it.
+func (e *Env) Folder(name string) string {
+	e.t.Helper()
+	e.own()
+	dir := e.suite.ws.Path("folders", strings.ReplaceAll(e.t.Name(), "/", "-"))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		e.t.Fatal(err)
+	}
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if _, err := lock.TryLockContext(e.suite.ctx, 50*time.Millisecond); err != nil {
+		e.t.Fatalf("waiting for %s: %v", lock.Path(), err)
+	}
+	folder := filepath.Join(dir, name)
+	e.t.Cleanup(func() {
+		if err := errors.Join(os.RemoveAll(folder), lock.Unlock()); err != nil {
+			e.t.Error(err)
+		}
+	})
+	// One that was killed has removed nothing.
+	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
+		e.t.Fatal(err)
+	}
+	return folder
+}
+
 // GoBuild builds the program in the folder pkg of the module at root, or of a module below it
 // that pkg belongs to. Changed sources go into the folder overlays.
 func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ...ProgramOption) error {

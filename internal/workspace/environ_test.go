@@ -122,15 +122,15 @@ func TestTheMakefileUnexportsTheSame(t *testing.T) {
 }
 
 // go test does not vet, and go build does not mind.
-func TestNoVet(t *testing.T) {
+func TestQuick(t *testing.T) {
 	t.Parallel()
 	env := []string{"A=b", "GOFLAGS=-buildvcs=false"}
-	if got := NoVet(env); !slices.Equal(got, []string{"A=b", "GOFLAGS=-buildvcs=false -vet=off"}) || env[1] != "GOFLAGS=-buildvcs=false" {
+	if got := Quick(env); !slices.Equal(got, []string{"A=b", "GOFLAGS=-buildvcs=false -vet=off -ldflags=-s"}) || env[1] != "GOFLAGS=-buildvcs=false" {
 		t.Errorf("%q, and %q", got, env)
 	}
 	for _, command := range []string{"test", "build"} {
 		cmd := exec.Command("go", command, "-n", "errors")
-		cmd.Env = NoVet(append(os.Environ(), "GOFLAGS=-buildvcs=false"))
+		cmd.Env = Quick(append(os.Environ(), "GOFLAGS=-buildvcs=false"))
 		if output, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(output), "/vet") {
 			t.Errorf("go %s: %v\n%s", command, err, output)
 		}

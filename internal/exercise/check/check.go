@@ -37,10 +37,10 @@ type Checks map[string]func(*C)
 
 // Exercises is the body of a step's TestExercises. It runs each check
 //
-//   - against the starter: the verdict must be that the task is not done yet,
 //   - against our solution: it must pass,
-//   - against one mutant, which a seed chooses, or all of them (make prove): the
-//     verdict must be the mistake that the mutant is.
+//   - against something wrong, which a seed chooses, or all of it (make prove): a mutant, for
+//     which the verdict must be the mistake that it is, or the starter, for which it must be
+//     that the task is not done yet.
 //
 // A check that takes long is only run against the starter, unless all mutants are tried. On
 // kind, where containers start for each of them, a check is only run against our solution.
@@ -120,17 +120,18 @@ func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C))
 		})
 	}
 	all := os.Getenv(exercise.SeedEnv) == "all"
-	if !all && task.Takes == "" && testenv.ClusterName() == "kind" {
+	if all || task.Takes == "" {
 		try("solution", task.Solution, exercise.Passed, "")
-		return
+		if !all && testenv.ClusterName() == "kind" {
+			return
+		}
 	}
-	try("open", task.Starter, exercise.Open, "")
-	if !all && task.Takes != "" {
-		return
-	}
-	try("solution", task.Solution, exercise.Passed, "")
 	for _, m := range chosen(t, task) {
-		try("mistake "+m.Name, func() (exercise.Files, error) { return task.Mutant(m) }, exercise.Failed, m.Name)
+		if m == nil {
+			try("open", task.Starter, exercise.Open, "")
+			continue
+		}
+		try("mistake "+m.Name, func() (exercise.Files, error) { return task.Mutant(*m) }, exercise.Failed, m.Name)
 	}
 }
 
@@ -143,12 +144,20 @@ func once(done *sync.Map, path string, f func() error) error {
 	return first.(func() error)()
 }
 
-// chosen returns the mistakes to try: one that the seed chooses, or all.
-func chosen(t *testing.T, task exercise.Task) []exercise.Mistake {
+// chosen returns what is wrong and has to be noticed, one that the seed chooses or all: mistakes,
+// and nil for the starter.
+func chosen(t *testing.T, task exercise.Task) []*exercise.Mistake {
 	t.Helper()
+	wrong := []*exercise.Mistake{nil}
+	for i := range task.Mistakes {
+		wrong = append(wrong, &task.Mistakes[i])
+	}
 	text := os.Getenv(exercise.SeedEnv)
 	if text == "all" {
-		return task.Mistakes
+		return wrong
+	}
+	if task.Takes != "" {
+		return wrong[:1]
 	}
 	seed := rand.Uint64N(1_000_000)
 	if text != "" {
@@ -157,10 +166,10 @@ func chosen(t *testing.T, task exercise.Task) []exercise.Mistake {
 			t.Fatalf("%s=%s: want a number, or all", exercise.SeedEnv, text)
 		}
 	}
-	t.Logf("make prove %s SEED=%d tries the same mutant again", task.Args(), seed)
+	t.Logf("make prove %s SEED=%d tries the same again", task.Args(), seed)
 	// Each task has a sequence of its own, whichever others there are.
 	r := rand.New(rand.NewPCG(seed, uint64(task.Step.Number*100+task.Number)))
-	return []exercise.Mistake{task.Mistakes[r.IntN(len(task.Mistakes))]}
+	return []*exercise.Mistake{wrong[r.IntN(len(wrong))]}
 }
 
 // C is one run of a check: the cluster, in a namespace of its own, and the files

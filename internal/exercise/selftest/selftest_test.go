@@ -39,7 +39,8 @@ func newLearner(t *testing.T) *learner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &learner{Env: testenv.New(t), t: t, ws: workspace.Workspace{Root: filepath.Join(t.TempDir(), "a clone")}}
+	l := &learner{Env: testenv.New(t), t: t}
+	l.ws.Root = l.Folder("a clone")
 	l.kubeconfig = l.Proxy().Kubeconfig
 	err = filepath.WalkDir(ours.Root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -75,7 +76,7 @@ func newLearner(t *testing.T) *learner {
 		t.Fatal(err)
 	}
 	l.path = l.ws.Path("workshop")
-	if err := proc.Run(l.Context(), proc.Cmd{Path: "go", Args: []string{"build", "-o", l.path, "./cmd/workshop"}, Dir: l.ws.Root, Env: workspace.Environ()}); err != nil {
+	if err := testenv.GoBuild(l.Context(), l.ws.Root, "./cmd/workshop", l.path, ""); err != nil {
 		t.Fatal(err)
 	}
 	return l
