@@ -15,18 +15,27 @@ switch_storage() {
     kubectl replace --filename -
 }
 
-# rewrite makes the server store every object again. An update that changes nothing
-# does that, but only once the server has noticed the new storage version; then the
-# resourceVersion is another one.
+# rewrite makes the server store every object again. An update that changes nothing does that only if
+# the object is stored in another version than the storage version. Then it has another
+# resourceVersion, by our own doing, because we send the one that we have read. That shows once that
+# the server has noticed the switch; from then on, what it does not store again is stored in the new
+# version already.
 rewrite() {
-  local all before left
-  all=(kubectl get "$resource" --all-namespaces --output json)
-  before=$("${all[@]}" | jq --compact-output '[.items[].metadata | .uid + .resourceVersion]')
-  while left=$("${all[@]}" | jq --argjson before "$before" '.items |= map(select(.metadata | .uid + .resourceVersion | IN($before[])))') &&
-    jq --exit-status '.items | length > 0' <<<"$left" >/dev/null; do
-    kubectl replace --filename - <<<"$left" || true # whoever has been faster has stored it again, too
-    sleep 0.2
-  done
+  local all namespace name try before after noticed=
+  all=$(kubectl get "$resource" --all-namespaces --output json)
+  while read -r namespace name; do
+    for ((try = 0; try < 30; try++)); do
+      before=$(kubectl get "$resource" "$name" --namespace "$namespace" --ignore-not-found --output json)
+      [[ -n $before ]] || continue 2 # deleted meanwhile
+      if after=$(kubectl replace --filename - --output json <<<"$before"); then # or somebody was faster
+        [[ $(jq .metadata.resourceVersion <<<"$before$after" | uniq | wc -l) -eq 1 ]] || noticed=yes
+        [[ -z $noticed ]] || continue 2
+      fi
+      sleep 0.2
+    done
+    [[ -n $after ]] || { echo "error: $name in $namespace could not be stored again" >&2; return 1; }
+    noticed=yes # a server needs no six seconds: an earlier run has stored it again
+  done < <(jq --raw-output '.items[].metadata | "\(.namespace) \(.name)"' <<<"$all")
 }
 
 # remove_old tells the server that no object is stored in the old version, and

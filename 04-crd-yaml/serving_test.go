@@ -453,6 +453,30 @@ func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
 	must(t)(beta.Get(e.Context(), "x", metav1.GetOptions{}))
 }
 
+// A run of retire.sh that was interrupted before it removed the old version is repeated: the objects
+// are stored in the new version, so the server will never store them again.
+func TestRetireRunsAgain(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	crd := own(t, policyCRD, "again")
+	crd.Spec.Versions[0].Storage, crd.Spec.Versions[1].Storage = false, true
+	crdtest.Install(t, e, crd)
+	must(t)(resource(e, crd, "v1alpha1").Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
+
+	r := e.Run(testenv.Command{Path: "04-crd-yaml/retire.sh", Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Timeout: time.Minute, Env: []string{"KUBECACHEDIR=" + t.TempDir()}})
+	if r.ExitCode != 0 {
+		t.Fatalf("exit code %d:\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+	now, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(e.Context(), crd.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(now.Spec.Versions) != 1 || now.Spec.Versions[0].Name != "v1beta1" {
+		t.Errorf("versions %+v, want v1beta1 alone", now.Spec.Versions)
+	}
+	must(t)(resource(e, crd, "v1beta1").Get(e.Context(), "x", metav1.GetOptions{}))
+}
+
 // A client of a deprecated version is warned at every request; the other version's is not.
 func TestDeprecatedVersion(t *testing.T) {
 	t.Parallel()
