@@ -385,6 +385,30 @@ func (f *tenant) holds(wants map[string]int) {
 	}
 }
 
+// A temperature that the store refuses is reported, and holds up no change of size: the room would
+// stay closed.
+func TestRefusedTemperatureHoldsUpNoResize(t *testing.T) {
+	t.Parallel()
+	f := newTenant(t, nil)
+	f.Start()
+	f.create("fish", 4)
+	f.ready("fish")
+	f.company.owner("POST", "/faults", fault{Method: "PATCH", Times: -1, Do: "answer", Code: http.StatusUnprocessableEntity})
+	f.patch("fish", `{"spec":{"celsius":-20,"pallets":9}}`)
+	f.until("fish", func(cr *v1alpha1.ColdRoom) error {
+		if r := f.company.rooms()[0]; r.Pallets != 9 || r.State != client.Ready {
+			return fmt.Errorf("the room is %+v, want 9 pallets, and open", r)
+		}
+		if c := meta.FindStatusCondition(cr.Status.Conditions, v1alpha1.ConditionSynced); cr.Status.Resize != nil || c == nil || c.Reason != v1alpha1.ReasonRefused || c.ObservedGeneration != cr.Generation {
+			return fmt.Errorf("its status is %+v, want no resize, and Synced with the reason Refused", cr.Status)
+		}
+		return nil
+	})
+	f.company.owner("DELETE", "/faults", nil)
+	f.patch("fish", `{"spec":{"celsius":-21}}`)
+	f.ready("fish")
+}
+
 // A room follows its ColdRoom: size, temperature, what people do by hand, and the end.
 func TestColdRooms(t *testing.T) {
 	t.Parallel()

@@ -250,28 +250,30 @@ func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.R
 // adjust makes a room what the spec wants.
 func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *client.Room) (again time.Duration, done bool, err error) {
 	observe(cr, room)
-	switch {
-	case room.State == client.Preparing || room.State == client.Emptying:
+	if room.State == client.Preparing || room.State == client.Emptying {
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		return soon, true, nil
-	case room.Celsius != int(*cr.Spec.Celsius):
-		if cr.Status.Cooling != nil {
-			if wait := c.holds(cr, *cr.Status.Cooling); wait > 0 {
-				return min(wait, c.poll), true, nil
-			}
-		}
-		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
-		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
-		if message := forGood(err); message != "" {
-			refused := attempt(cr)
-			refuse(&refused, message)
-			cr.Status.Cooling = &refused
-			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
-			return min(c.retry, c.poll), true, nil
-		}
-		return 0, err != nil, err
 	}
-	cr.Status.Cooling = nil
+	cooling := time.Duration(0) // how long a refused temperature is not asked for again
+	if room.Celsius == int(*cr.Spec.Celsius) {
+		cr.Status.Cooling = nil
+	} else {
+		if cr.Status.Cooling != nil {
+			cooling = c.holds(cr, *cr.Status.Cooling)
+		}
+		if cooling <= 0 {
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+			_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
+			if message := forGood(err); message != "" {
+				refused := attempt(cr)
+				refuse(&refused, message)
+				cr.Status.Cooling = &refused
+				synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+				return 0, false, nil
+			}
+			return 0, err != nil, err
+		}
+	}
 	resize := cr.Status.Resize
 	if resize == nil || resize.Refused != "" {
 		wait := time.Duration(0)
@@ -284,6 +286,10 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 			return 0, err != nil, err
 		case room.Pallets == int(cr.Spec.Pallets):
 			cr.Status.Resize = nil
+			if cooling > 0 {
+				synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, cr.Status.Cooling.Refused)
+				return min(cooling, c.poll), true, nil
+			}
 			synced(cr, metav1.ConditionTrue, v1alpha1.ReasonSynced, "")
 			return c.poll, true, nil
 		case wait > 0:
