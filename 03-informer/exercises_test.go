@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -216,6 +217,21 @@ func checkRepair(c *check.C) {
 		stall.Remove()
 	}
 
+	// A request that fails is no reason to end, nor to forget the version.
+	failure := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
+	l.proxy.Cut(faultproxy.Watches)
+	err := l.struck(failure)
+	l.set("round", "500")
+	if err == nil {
+		err = l.printed("round=500\n")
+	}
+	switch {
+	case errors.Is(err, errEnded) && failure.Struck() > 0:
+		l.Mistake("ends at a failure", "another watch after one that was answered by 500", l.output(err))
+	case err != nil:
+		l.Fail("another watch after one that was answered by 500, and round=500", l.output(err))
+	}
+
 	l.set("round", "410")
 	l.mustPrint("round=410\n")
 	// lose takes the history away, and holds the list that should follow. A watch without a version never gets a 410.
@@ -230,7 +246,7 @@ func checkRepair(c *check.C) {
 	}
 	open := len(l.proxy.Requests(faultproxy.Watches))
 	gone, stall := lose()
-	err := l.until(patience(), func(context.Context) error {
+	err = l.until(patience(), func(context.Context) error {
 		watches := l.proxy.Requests(faultproxy.Watches)
 		if stall.Struck() == 0 && gone.Struck() < 3 && (len(watches) == open || gone.Struck() > 0) {
 			return errors.New("it has not asked for the state")
@@ -273,8 +289,12 @@ func checkRepair(c *check.C) {
 
 	// What appears while the history is lost is in the list, and no event tells of it.
 	start("late")
+	failure = l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
 	gone, stall = lose()
-	if err := l.struck(stall); err != nil {
+	switch err := l.struck(stall); {
+	case errors.Is(err, errEnded) && failure.Struck() > 0:
+		l.Mistake("ends at a failure", "another list after one that was answered by 500", l.output(err))
+	case err != nil:
 		l.Fail(again, l.output(err))
 	}
 	l.set("late", "1")
@@ -428,6 +448,14 @@ func checkInformer(c *check.C) {
 		l.Fail("an end after SIGTERM, while the cache is not filled", l.output(nil))
 	case l.ExitCode() != 0:
 		l.Mistake("ends with an error", "exit code 0 after SIGTERM, while the cache is not filled", l.output(errEnded))
+	}
+
+	// Now the Service end is there from the start.
+	stall.Remove()
+	l.start()
+	l.mustPrint("ADDED end\n")
+	if err := l.printed("changes:"); err != nil {
+		l.Mistake("only what comes later", "mirror: and changes:, because the Service end is there already", l.output(err))
 	}
 }
 
