@@ -588,7 +588,19 @@ func checkSafePatch(c *check.C) {
 	}); err != nil {
 		c.Failf("a watch of the Deployment that is rolled out", "%v\n%s", err, rollout.Stderr())
 	}
-	// Each of these is in the cluster for a moment, until the controller corrects it.
+	// say writes a status, which is in the cluster for a moment, until the controller corrects it.
+	say := func(status func(generation int64) appsv1.DeploymentStatus) (changed bool) {
+		c.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			d := r.get("web-1")
+			conditions := d.Status.Conditions
+			d.Status = status(d.Generation)
+			d.Status.Conditions = conditions
+			now, err := c.Client.AppsV1().Deployments(c.Namespace).UpdateStatus(c.Context(), d, metav1.UpdateOptions{})
+			changed = err == nil && now.ResourceVersion != d.ResourceVersion
+			return err
+		}))
+		return changed
+	}
 	for _, s := range []struct {
 		mistake, what string
 		status        func(generation int64) appsv1.DeploymentStatus
@@ -614,17 +626,9 @@ func checkSafePatch(c *check.C) {
 		}
 		before, changes := events(), 0
 		for range 3 { // each is an event that the program sees, unless the controller was too slow to change it back
-			c.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-				d := r.get("web-1")
-				conditions := d.Status.Conditions
-				d.Status = s.status(d.Generation)
-				d.Status.Conditions = conditions
-				changed, err := c.Client.AppsV1().Deployments(c.Namespace).UpdateStatus(c.Context(), d, metav1.UpdateOptions{})
-				if err == nil && changed.ResourceVersion != d.ResourceVersion {
-					changes++
-				}
-				return err
-			}))
+			if say(s.status) {
+				changes++
+			}
 		}
 		// When these have come, a program that goes on waiting says nothing. It gets a second.
 		c.Must(c.Until(time.Minute, func(context.Context) error {
@@ -651,5 +655,21 @@ func checkSafePatch(c *check.C) {
 	d, image := main()
 	if record, ok := d.Annotations[rolloutRecord]; back.ExitCode != 0 || image != rival || ok {
 		c.Failf("-rollback sets the image "+rival+" and removes the record", "image %s, record %q, exit code %d\n%s", image, record, back.ExitCode, back.Stderr)
+	}
+
+	// And what is complete is called so.
+	rollout = c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: time.Minute})
+	if err := c.Until(20*time.Second, func(context.Context) error {
+		if _, image := main(); image == rolloutNew && p.Open(watches) > 0 {
+			say(func(generation int64) appsv1.DeploymentStatus {
+				return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+			})
+		}
+		if !strings.Contains(rollout.Stdout(), "is available") {
+			return errors.New("it still waits\n" + rollout.Stdout() + rollout.Stderr())
+		}
+		return nil
+	}); err != nil {
+		c.Mistake("never complete", "the rollout ends: one replica, which is updated and available, and a status about this generation", err.Error())
 	}
 }
