@@ -1,0 +1,71 @@
+package outside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-go/workshop/internal/testenv"
+)
+
+// A ConfigMap that has the finalizer of shelf can be deleted, whatever has become of it.
+func TestShelfLetsGo(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		pallets, patch string // how it begins, and what somebody does to it
+		rented         bool
+	}{
+		"a size that the store refuses": {pallets: "0"},
+		"without its label":             {"3", `{"metadata":{"labels":{"shelf":null}}}`, true},
+		"without a size":                {"3", `{"data":{"pallets":null}}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			store := open(t, e)
+			cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
+			e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
+				Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
+			maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
+			_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}},
+				Data: map[string]string{"pallets": tc.pallets}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Eventually(time.Minute, func(ctx context.Context) error {
+				cm, err := maps.Get(ctx, "fish", metav1.GetOptions{})
+				if err == nil && (len(cm.Finalizers) == 0 || tc.rented && cm.Annotations[roomAnnotation] == "") {
+					err = fmt.Errorf("finalizers %q, annotations %v", cm.Finalizers, cm.Annotations)
+				}
+				return err
+			})
+			if tc.patch != "" {
+				if _, err := maps.Patch(e.Context(), "fish", types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := maps.Delete(e.Context(), "fish", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			e.Eventually(time.Minute, func(ctx context.Context) error {
+				if _, err := maps.Get(ctx, "fish", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return errors.Join(errors.New("it is still there"), err)
+				}
+				return nil
+			})
+			e.Eventually(time.Minute, func(context.Context) error {
+				if rooms := store.rooms(); len(rooms) > 0 {
+					return fmt.Errorf("rented are %+v", rooms)
+				}
+				return nil
+			})
+		})
+	}
+}
