@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +47,8 @@ func TestExercises(t *testing.T) {
 				"require asks for something":                          "has of a field with a default",
 				"imageRegex is a regular expression":                  "pattern instead of a rule",
 				"an unknown field is refused under strict validation": "unknown fields are kept",
+				"spec is needed, because require is":                  "everything goes through",
+				"nothing stands beside spec and status":               "everything goes through",
 				"the status that a user writes is dropped":            "no status subresource",
 			})
 		},
@@ -88,6 +93,7 @@ func checkRules(c *check.C) {
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	if err := crdtest.Create(c.T, c.Env, crd); err != nil {
 		if strings.Contains(err.Error(), "cost") {
+			c.At("crd.yaml", dearest(c, crd, err.Error()))
 			c.Mistake("cost exceeded", "a CRD that the server takes", err.Error())
 		}
 		c.Fail("a CRD that the server takes", err.Error())
@@ -97,45 +103,77 @@ func checkRules(c *check.C) {
 	policies := resource(c.Env, crd, "")
 	const selects = `"selector":{"matchLabels":{"unhealthy":"yes"}}`
 	const selectsByExpression = `"selector":{"matchExpressions":[{"key":"unhealthy","operator":"Exists"}]}`
-	for _, tc := range []struct {
-		name, spec string
-		accepted   bool
-		mistake    string // what explains another answer
-	}{
-		{"nothing", `{}`, false, "has of a field with a default"},
-		{"annotate-without", `{"action":"annotate"}`, false, ""},
-		{"kill-without", `{"action":"kill"}`, true, ""},
-		{"labels", `{"podLabel":"unhealthy"}`, true, ""},
-		{"kill-with", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, true, "every action is restricted"},
-		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, true, "every action is restricted"},
-		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, false, ""},
-		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, false, ""},
-		{"probes", `{"action":"kill","requiredProbes":["liveness","readiness","startup"]}`, true, ""},
-		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, false, "probe named twice"},
-		{"selects-another", `{"podLabel":"unhealthy","selector":{"matchLabels":{"app":"web"}}}`, true, ""},
-	} {
-		var spec map[string]any
-		c.Must(yaml.Unmarshal([]byte(tc.spec), &spec))
-		_, err := policies.Create(c.Context(), object(crd, tc.name, spec), strict)
-		wantAnswer(c, "a policy with the spec "+tc.spec, err, tc.accepted, tc.mistake)
-	}
 	removal := "removal accepted"
 	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	if strings.Contains(fmt.Sprint(spec.Properties["podLabel"].XValidations), "oldSelf") {
 		removal = "transition rule on the field"
 	}
 	for _, tc := range []struct {
-		name, patch string
-		accepted    bool
-		mistake     string
+		name, spec, change string // a new policy with that spec, or a change of one
+		accepted           bool
+		mistake            string // what explains another answer
 	}{
-		{"kill-without", `{"spec":{"podLabel":"late"}}`, true, ""},
-		{"labels", `{"spec":{"podLabel":"other"}}`, false, ""},
-		{"kill-with", `{"spec":{"podLabel":null}}`, false, removal},
+		// In the order of the task's points.
+		{"nothing", `{}`, "", false, "has of a field with a default"},
+		{"annotate-without", `{"action":"annotate"}`, "", false, ""},
+		{"kill-without", `{"action":"kill"}`, "", true, ""},
+		{"labels", `{"podLabel":"unhealthy"}`, "", true, ""},
+
+		{"kill-without", "", `{"spec":{"podLabel":"late"}}`, true, ""},
+		{"labels", "", `{"spec":{"podLabel":"other"}}`, false, ""},
+		{"kill-with", `{"action":"kill","podLabel":"unhealthy"}`, "", true, ""},
+		{"kill-with", "", `{"spec":{"podLabel":null}}`, false, removal},
+
+		{"kill-selects", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, "", true, "every action is restricted"},
+		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, "", true, "every action is restricted"},
+		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, "", false, ""},
+		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, "", false, ""},
+		{"selects-another", `{"podLabel":"unhealthy","selector":{"matchLabels":{"app":"web"}}}`, "", true, ""},
+
+		{"probes", `{"action":"kill","requiredProbes":["liveness","readiness","startup"]}`, "", true, ""},
+		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, "", false, "probe named twice"},
 	} {
-		_, err := policies.Patch(c.Context(), tc.name, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{})
-		wantAnswer(c, "the change "+tc.patch+" of the policy "+tc.name, err, tc.accepted, tc.mistake)
+		if tc.change != "" {
+			_, err := policies.Patch(c.Context(), tc.name, types.MergePatchType, []byte(tc.change), metav1.PatchOptions{})
+			wantAnswer(c, "the change "+tc.change+" of the policy "+tc.name, err, tc.accepted, tc.mistake)
+			continue
+		}
+		var spec map[string]any
+		c.Must(yaml.Unmarshal([]byte(tc.spec), &spec))
+		_, err := policies.Create(c.Context(), object(crd, tc.name, spec), strict)
+		wantAnswer(c, "a policy with the spec "+tc.spec, err, tc.accepted, tc.mistake)
 	}
+	for _, rule := range slices.Concat(spec.XValidations, spec.Properties["requiredProbes"].XValidations) {
+		if rule.Message == "" && rule.MessageExpression == "" {
+			c.Fail("a message for each rule", "none for "+strings.TrimSpace(rule.Rule))
+		}
+	}
+}
+
+// onSpec finds the rule of the spec that an answer of the API server is about.
+var onSpec = regexp.MustCompile(`properties\[spec\]\.x-kubernetes-validations\[(\d+)\]`)
+
+// dearest returns the line of the rule of the spec that the API server calls too costly, or 0.
+func dearest(c *check.C, crd *definition, answer string) int {
+	c.T.Helper()
+	found := onSpec.FindStringSubmatch(answer)
+	if found == nil {
+		return 0
+	}
+	i, err := strconv.Atoi(found[1])
+	c.Must(err)
+	rules := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].XValidations
+	if i >= len(rules) {
+		return 0
+	}
+	data, err := os.ReadFile(c.Path("crd.yaml"))
+	c.Must(err)
+	begin, _, _ := strings.Cut(strings.TrimSpace(rules[i].Rule), "\n")
+	before, _, ok := strings.Cut(string(data), begin[:min(len(begin), 40)])
+	if !ok {
+		return 0
+	}
+	return strings.Count(before, "\n") + 1
 }
 
 // wantAnswer ends the check unless the server accepts or refuses something as it should.
@@ -206,6 +244,9 @@ func checkRetire(c *check.C) {
 	said := strings.TrimSpace(script.Stderr())
 	if strings.Contains(said, "must have exactly one version marked as storage version") {
 		c.Mistake("two storage versions", "CRDs that the server takes", said)
+	}
+	if strings.Contains(said, "spec.versions[0].schema.openAPIV3Schema: Required value") {
+		c.Mistake("list replaced", "CRDs that the server takes", said)
 	}
 	crd, err := definitions.Get(c.Context(), crd.Name, metav1.GetOptions{})
 	c.Must(err)

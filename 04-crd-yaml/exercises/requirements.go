@@ -23,7 +23,10 @@ import (
 	"github.com/k8s-go/workshop/internal/exercise/check"
 )
 
-const group = "policy.k8s-go.openshift.org"
+const (
+	group   = "policy.k8s-go.openshift.org"
+	unknown = "an unknown field is refused under strict validation"
+)
 
 // A Definition is one that a learner writes.
 type Definition struct {
@@ -46,11 +49,16 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"action is label when left out", `{labels: {pods: a}, require: {explicitRegistry: true}}`, `{action: label, labels: {pods: a}, require: {explicitRegistry: true}}`},
 	{"explicitRegistry is false when left out", `{action: delete, require: {imageRegex: x}}`, `{action: delete, require: {explicitRegistry: false, imageRegex: x}}`},
 	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
+	{"action is delete or label", `{action: annotate, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is needed when action is label", `{action: label, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`,
 		`{action: label, labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`},
+	{"labels.pods is a label key", `{labels: {pods: -a}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods may have capitals and underscores, as label keys do", `{labels: {pods: Image_Checked}, require: {explicitRegistry: true}}`,
+		`{action: label, labels: {pods: Image_Checked}, require: {explicitRegistry: true}}`},
 	{"labels holds nothing but pods", `{labels: {pods: a, services: b}, require: {explicitRegistry: true}}`, ""},
 	{"require is needed", `{action: delete}`, ""},
 	{"require asks for something", `{action: delete, require: {}}`, ""},
@@ -58,8 +66,11 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"explicitRegistry is a boolean", `{action: delete, require: {explicitRegistry: "true"}}`, ""},
 	{"imageRegex is a string", `{action: delete, require: {imageRegex: 1}}`, ""},
 	{"imageRegex has at most 256 characters", `{action: delete, require: {imageRegex: ` + strings.Repeat("a", 257) + `}}`, ""},
+	{"imageRegex may have 256 characters", `{action: delete, require: {imageRegex: ` + strings.Repeat("a", 256) + `}}`,
+		`{action: delete, require: {explicitRegistry: false, imageRegex: ` + strings.Repeat("a", 256) + `}}`},
 	{"imageRegex is a regular expression", `{action: delete, require: {imageRegex: '(unclosed'}}`, ""},
-	{"an unknown field is refused under strict validation", `{action: delete, require: {explicitRegistry: true, regex: a}}`, ""},
+	{unknown, `{action: delete, require: {explicitRegistry: true, regex: a}}`, ""},
+	{unknown, `{action: delete, require: {explicitRegistry: true}, regex: a}`, ""},
 }}
 
 // ResourcesPolicy says which limits and requests containers must declare.
@@ -71,18 +82,26 @@ var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", [
 	{"action delete needs no label", `{action: delete, require: {requests: true}}`,
 		`{action: delete, require: {limits: false, requests: true, requestsLowerThanLimits: false}}`},
 	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {limits: true}}`, ""},
+	{"action is delete or label", `{action: annotate, labels: {pods: a}, require: {limits: true}}`, ""},
 	{"labels.pods is needed when action is label", `{action: label, require: {limits: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {limits: true}}`, ""},
 	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {limits: true}}`,
 		`{action: label, labels: {pods: example.org/checked}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
+	{"labels.pods is a label key", `{labels: {pods: -a}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {limits: true}}`, ""},
+	{"labels.pods may have capitals and underscores, as label keys do", `{labels: {pods: Limits_Missing}, require: {limits: true}}`,
+		`{action: label, labels: {pods: Limits_Missing}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
+	{"requestsLowerThanLimits may be left out when both are required", `{action: delete, require: {limits: true, requests: true}}`,
+		`{action: delete, require: {limits: true, requests: true, requestsLowerThanLimits: false}}`},
 	{"labels holds nothing but pods", `{labels: {pods: a, services: b}, require: {limits: true}}`, ""},
 	{"require is needed", `{action: delete}`, ""},
 	{"require asks for limits, requests or both", `{action: delete, require: {limits: false, requests: false}}`, ""},
 	{"requestsLowerThanLimits needs limits", `{action: delete, require: {requests: true, requestsLowerThanLimits: true}}`, ""},
 	{"requestsLowerThanLimits needs requests", `{action: delete, require: {limits: true, requestsLowerThanLimits: true}}`, ""},
 	{"limits is a boolean", `{action: delete, require: {limits: 500m}}`, ""},
-	{"an unknown field is refused under strict validation", `{action: delete, require: {limits: true, quota: true}}`, ""},
+	{unknown, `{action: delete, require: {limits: true, quota: true}}`, ""},
+	{unknown, `{action: delete, require: {limits: true}, quota: true}`, ""},
 }}
 
 // A Miss is a requirement that a CRD does not meet, and what happened instead.
@@ -156,7 +175,23 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		add(requirement, problem)
 	}
 
-	o := object("status", parse(c, d.specs[0].stored))
+	whole := func(requirement, what string, o *unstructured.Unstructured) {
+		problem := ""
+		if _, err := objects.Create(c.Context(), o, strict); err == nil {
+			problem = what + " was accepted"
+		} else if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+			c.Must(err)
+		}
+		add(requirement, problem)
+	}
+	o := object("bare", nil)
+	delete(o.Object, "spec")
+	whole("spec is needed, because require is", "an object without spec", o)
+	o = object("more", parse(c, d.specs[0].stored))
+	o.Object["more"] = "a"
+	whole("nothing stands beside spec and status", "the field more beside spec", o)
+
+	o = object("status", parse(c, d.specs[0].stored))
 	o.Object["status"] = parse(c, `{statistics: {pods: {failed: 1, passed: 8}}}`)
 	stored, err := objects.Create(c.Context(), o, strict)
 	switch {
@@ -168,7 +203,8 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		add("the status that a user writes is dropped", "")
 	}
 	report := func(status string) (*unstructured.Unstructured, error) {
-		return objects.Patch(c.Context(), "status", types.MergePatchType, []byte(`{"status": `+status+`}`), metav1.PatchOptions{}, "status")
+		return objects.Patch(c.Context(), "status", types.MergePatchType, []byte(`{"status": `+status+`}`),
+			metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}, "status")
 	}
 	stored, err = report(`{"statistics": {"pods": {"failed": 1, "passed": 8}}}`)
 	switch {
@@ -178,6 +214,9 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		add("a controller can write the status", err.Error())
 	default:
 		add("a controller can write the status", is(o.Object["status"], stored.Object["status"]))
+		cells := table(c, gvr, "status").Rows[0].Cells
+		add("the columns show label, 1 and 8 for an object with the action label, 1 failed and 8 passed pods",
+			is("[status label 1 8]", fmt.Sprint(cells[:min(4, len(cells))])))
 	}
 	problem := ""
 	if _, err := report(`{"statistics": {"pods": {"failed": 0, "passed": 0}}}`); err != nil {
@@ -189,6 +228,8 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		{"numbers of the status are not negative", `{"statistics": {"pods": {"failed": 1, "passed": -8}}}`},
 		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1, "passed": "8"}}}`},
 		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1.5, "passed": 8}}}`},
+		{unknown, `{"statistics": {"pods": {"failed": 1, "passed": 8, "more": 1}}}`},
+		{unknown, `{"more": 1}`},
 	} {
 		problem := ""
 		if _, err := report(s.status); err == nil {
@@ -220,17 +261,22 @@ func parse(c *check.C, text string) any {
 	return o.Object["value"]
 }
 
-// columns asks the server for the table that kubectl shows.
+// columns returns what kubectl shows of a list.
 func columns(c *check.C, gvr schema.GroupVersionResource) (names []string) {
 	c.T.Helper()
-	data, err := c.Client.Discovery().RESTClient().Verb(http.MethodGet).
-		AbsPath("/apis", gvr.Group, gvr.Version, "namespaces", c.Namespace, gvr.Resource).
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(c.Context())
-	c.Must(err)
-	var table metav1.Table
-	c.Must(json.Unmarshal(data, &table))
-	for _, c := range table.ColumnDefinitions {
+	for _, c := range table(c, gvr, "").ColumnDefinitions {
 		names = append(names, c.Name)
 	}
 	return names
+}
+
+// table asks the server for what kubectl shows of an object, or of all.
+func table(c *check.C, gvr schema.GroupVersionResource, name string) (table metav1.Table) {
+	c.T.Helper()
+	data, err := c.Client.Discovery().RESTClient().Verb(http.MethodGet).
+		AbsPath("/apis", gvr.Group, gvr.Version, "namespaces", c.Namespace, gvr.Resource, name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(c.Context())
+	c.Must(err)
+	c.Must(json.Unmarshal(data, &table))
+	return table
 }
