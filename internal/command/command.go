@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -180,7 +181,10 @@ func down(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		if err != nil {
 			return err
 		}
-		clusters = []*cluster.Cluster{c}
+		// With those that checks and tests have made for themselves, such as kwok-checks.
+		clusters = append([]*cluster.Cluster{c}, slices.DeleteFunc(clusters, func(other *cluster.Cluster) bool {
+			return !strings.HasPrefix(other.Name(), c.Name()+"-")
+		})...)
 	}
 	var errs []error
 	for _, c := range clusters {

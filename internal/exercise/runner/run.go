@@ -128,7 +128,7 @@ func checksCluster(ctx context.Context, ws workspace.Workspace, other string) ([
 		return nil, err
 	}
 	if state, _ := c.State(ctx); state != cluster.Ready {
-		fmt.Printf("The cluster has another definition than %s, so the checks get a cluster of their own\n", other)
+		fmt.Printf("The cluster has another definition than %s, so the checks get a cluster of their own, and yours stays as it is\n", other)
 		if err := c.Up(ctx, os.Stdout); err != nil {
 			return nil, err
 		}
