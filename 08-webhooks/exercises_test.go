@@ -61,7 +61,9 @@ func configuration(c *check.C, file, ours string, namespaces ...string) *admissi
 	}
 	data, err := json.Marshal(v)
 	c.Must(err)
-	data = bytes.ReplaceAll(data, []byte(`"`+ours+`"`), []byte(`"`+c.Namespace+`"`))
+	for _, quote := range []string{`"`, `\"`, `'`} { // YAML's, and CEL's
+		data = bytes.ReplaceAll(data, []byte(quote+ours+quote), []byte(quote+c.Namespace+quote))
+	}
 	*v = admissionregistrationv1.ValidatingWebhookConfiguration{}
 	c.Must(json.Unmarshal(data, v))
 	v.ObjectMeta = metav1.ObjectMeta{Name: c.Namespace}
@@ -180,6 +182,7 @@ func checkCondition(c *check.C) {
 		return locked(c, err)
 	}
 	const anna, scheduler, manager, account = "anna", "system:kube-scheduler", "system:kube-controller-manager", "system:serviceaccount:shop:default"
+	const proxy, liar = "system:kube-proxy", "anna-system:kube-scheduler"
 	const want = "the webhook is asked about all but the control plane"
 	switch {
 	case !asked(anna) && asked(scheduler):
@@ -188,8 +191,10 @@ func checkCondition(c *check.C) {
 		c.Fail(want, "it was not asked about "+anna)
 	case asked(scheduler) && asked(manager):
 		c.Fail(want, "it was asked about "+scheduler)
-	case asked(scheduler) || asked(manager):
-		c.Mistake("only one of them", want, "it was asked about one of "+scheduler+" and "+manager)
+	case asked(scheduler) || asked(manager) || asked(proxy):
+		c.Mistake("only one of them", want, "it was asked about one of "+strings.Join([]string{scheduler, manager, proxy}, ", "))
+	case !asked(liar):
+		c.Fail(want, "it was not asked about "+liar)
 	case !asked(account):
 		c.Mistake("everything of the system", want, "it was not asked about "+account)
 	}
@@ -256,7 +261,11 @@ func checkGuard(c *check.C) {
 	job.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	const want = "whatever a team has is guarded, and nothing else, while the server is down"
 	if !locked(c, configMap(team)) && !locked(c, change(team, "a", patch)) {
-		c.Mistake("does not guard", want, "a ConfigMap was created and a Deployment changed in a namespace with the label team")
+		const held = "a ConfigMap was created and a Deployment changed in a namespace with the label team"
+		if *v.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore {
+			c.Mistake("does not guard", want, held)
+		}
+		c.Fail(want, held+", whose value is sweets")
 	}
 	for what, f := range map[string]func() error{
 		"a ConfigMap was created": func() error { return configMap(team) },
@@ -269,6 +278,11 @@ func checkGuard(c *check.C) {
 			return err
 		},
 		"a Deployment was changed": func() error { return change(team, "a", patch) },
+		"a ReplicaSet was created": func() error {
+			set := &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: deployment.Spec.Selector, Template: deployment.Spec.Template}}
+			_, err := c.Client.AppsV1().ReplicaSets(team).Create(ctx, set, dry)
+			return err
+		},
 		"a StatefulSet was created": func() error {
 			set := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Selector: deployment.Spec.Selector, Template: deployment.Spec.Template}}
 			_, err := c.Client.AppsV1().StatefulSets(team).Create(ctx, set, dry)
@@ -302,7 +316,7 @@ func checkGuard(c *check.C) {
 		return err
 	}
 	if !locked(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {
-		c.Mistake("half a guard", want, "a ServiceAccount of the team changed a Deployment")
+		c.Mistake("every account", want, "a ServiceAccount of the team changed a Deployment")
 	}
 	for _, tc := range []struct {
 		mistake, what string
@@ -768,8 +782,8 @@ func checkQuota(c *check.C) {
 	if q.refused(q.create(free, "probe", 11, dry)) {
 		c.Mistake("everybody has a limit", "11 replicas in a namespace without the label team", "they were refused")
 	}
-	if q.refused(q.create(first, "vanilla", 4, metav1.CreateOptions{})) {
-		const want, held = "4 replicas, with a limit of 10", "they were refused"
+	if q.refused(q.create(first, "probe", 10, dry)) || q.refused(q.create(first, "vanilla", 4, metav1.CreateOptions{})) {
+		const want, held = "10 replicas are allowed with a limit of 10, and so are 4", "they were refused"
 		all, err := own.IcecreamV1alpha1().Icecreams(metav1.NamespaceAll).List(c.Context(), metav1.ListOptions{})
 		c.Must(err)
 		if len(all.Items) > 0 { // of somebody else in this cluster
@@ -781,7 +795,7 @@ func checkQuota(c *check.C) {
 		c.Mistake("other teams count", "10 replicas for another team", "they were refused")
 	}
 	late := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1}) // a cache may lag
-	if q.refused(q.create(second, "mint", 4, metav1.CreateOptions{})) {
+	if q.refused(q.create(second, "vanilla", 4, metav1.CreateOptions{})) {
 		c.Mistake("other teams count", "4 and 4 replicas in two namespaces of one team", "the second 4 were refused; another team has 10")
 	}
 	if !q.refused(q.create(second, "probe", 3, dry)) {
@@ -800,7 +814,7 @@ func checkQuota(c *check.C) {
 		c.Mistake("counts itself twice", "6 replicas in place of 4, which makes 10", "they were refused")
 	}
 	if !q.refused(set("vanilla", `{"spec": {"replicas": 7}}`)) {
-		c.Fail("7 replicas in place of 6 are refused, since that makes 11", "they were allowed")
+		c.Mistake("another of its name", "7 replicas in place of 6 are refused, since that makes 11 with the 4 of the Icecream vanilla in another namespace", "they were allowed")
 	}
 	scale := func(replicas int32) error {
 		s := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Namespace: first}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
@@ -815,11 +829,14 @@ func checkQuota(c *check.C) {
 	}
 
 	// The API server does not answer the program any more.
-	doubt := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Resource == "icecreams" || r.Resource == "namespaces" }}, Fault: faultproxy.Answer, Code: 500, Times: -1})
-	if err := q.create(second, "probe", 1, dry); err == nil && doubt.Struck() > 0 {
-		c.Mistake("yes in doubt", "no answer, or a refusal, while the program cannot list", "1 replica more was allowed, which makes 11")
+	for _, m := range []faultproxy.Match{{Verb: "list", Resource: "namespaces"}, {Verb: "list", Resource: "icecreams"},
+		{If: func(r faultproxy.Request) bool { return r.Resource == "icecreams" || r.Resource == "namespaces" }}} {
+		doubt := proxy.MustInject(faultproxy.Rule{Match: m, Fault: faultproxy.Answer, Code: 500, Times: -1})
+		if err := q.create(second, "probe", 1, dry); err == nil && doubt.Struck() > 0 {
+			c.Mistake("yes in doubt", "no answer, or a refusal, while the program cannot list", "1 replica more was allowed, which makes 11")
+		}
+		doubt.Remove()
 	}
-	doubt.Remove()
 
 	// The limit is made smaller than what is there.
 	c.Must(process.Signal(syscall.SIGTERM))
@@ -833,10 +850,10 @@ func checkQuota(c *check.C) {
 	}); err != nil {
 		c.Fail("answers after the program has been started again", err.Error())
 	}
-	if q.refused(set("vanilla", `{"metadata": {"labels": {"a": "b"}}}`)) || q.refused(set("vanilla", `{"spec": {"replicas": 5}}`)) {
-		c.Mistake("locked in", "a label, and 5 replicas in place of 6, though 10 are above the limit of 5", "they were refused")
+	if q.refused(set("vanilla", `{"metadata": {"labels": {"a": "b"}}}`)) || q.refused(set("vanilla", `{"spec": {"replicas": 5}}`)) || q.refused(scale(4)) {
+		c.Mistake("locked in", "a label, 5 replicas in place of 6, and 4 by kubectl scale, though 10 are above the limit of 5", "they were refused")
 	}
 	if !q.refused(set("vanilla", `{"spec": {"replicas": 6}}`)) {
-		c.Fail("6 replicas in place of 5 are refused, above the limit", "they were allowed")
+		c.Fail("6 replicas in place of 4 are refused, above the limit", "they were allowed")
 	}
 }
