@@ -124,6 +124,7 @@ func (s *shelf) rented(name string, mistake func() error) (id string) {
 func (s *shelf) crash(f fault, begin, meanwhile func()) {
 	s.T.Helper()
 	f.Do, f.After = "silent", true
+	s.company.owner("DELETE", "/faults", nil) // earlier ones have been struck
 	s.company.owner("POST", "/faults", f)
 	begin()
 	s.until("a call "+f.Method+" "+f.Path, nil, func(context.Context) error {
@@ -254,15 +255,42 @@ func checkOnce(c *check.C) {
 	if again == first {
 		s.Mistake("key of the name", "a room of its own for the second fish", again+", which was that of the first one")
 	}
+
+	// What was refused has led to nothing, so there is nothing to repeat.
+	before = len(s.company.calls())
+	refused := func() (n int) {
+		for _, e := range s.company.calls()[before:] {
+			if e.Code == http.StatusUnprocessableEntity {
+				n++
+			}
+		}
+		return n
+	}
+	s.create("rice", 101) // no room is so large
+	s.until("a request for 101 pallets, which the store refuses", nil, func(context.Context) error {
+		if refused() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	s.want("rice", 1)
+	so := refused()
+	s.rented("rice", func() error {
+		if n := refused() - so; n > 4 {
+			return &named{"asks for what was refused", fmt.Sprintf("101 pallets, asked for %d times more", n)}
+		}
+		return nil
+	})
 }
 
 func checkLeave(c *check.C) {
-	s := newShelf(c, "-empty", "1500ms")
+	s := newShelf(c, "-empty", "1500ms", "-lag", "5s") // no list shows what has just happened
 	s.start()
 	s.create("fish", 4)
-	s.rented("fish", nil)
+	fish := s.rented("fish", nil)
 	cm, err := s.get(s.Context(), "fish")
 	c.Must(err)
+	s.company.owner("POST", "/faults", fault{Method: "DELETE", Do: "answer", Code: http.StatusServiceUnavailable}) // which says nothing about the room
 	s.delete("fish")
 	expected := "fish and its room are gone, the room first"
 	if len(cm.Finalizers) == 0 {
@@ -289,9 +317,8 @@ func checkLeave(c *check.C) {
 	if rooms := s.company.rooms(); len(rooms) > 0 {
 		s.Fail(expected, fmt.Sprintf("the rooms %+v", rooms))
 	}
-	var all client.RoomList
-	if s.company.call("GET", "/v1/rooms", nil, nil, &all); len(all.Rooms) > 0 {
-		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", all.Rooms[0].Id))
+	if code := s.company.call("GET", "/v1/rooms/"+fish, nil, nil, nil); code != http.StatusNotFound {
+		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", fish))
 	}
 
 	s.create("tea", 2)
@@ -365,6 +392,8 @@ func checkChange(c *check.C) {
 	s.want("fish", 6)
 	s.until("the room has 6 pallets and is open", nil, is(6))
 
+	// Once the room cannot be opened again, which must not be the end of it.
+	s.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms/" + id + "/open", Do: "answer", Code: http.StatusServiceUnavailable})
 	s.want("fish", 11)
 	refusals := func() (n int) {
 		for _, e := range s.company.calls() {
