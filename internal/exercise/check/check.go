@@ -410,7 +410,11 @@ func (c *C) end(v exercise.Verdict, m exercise.Mistake) {
 	}
 	// What was held because of a panic says less than the panic. A known mistake says
 	// more: the program may have panicked because of it.
-	if crash := c.crash(); v.Outcome == exercise.Failed && crash != nil && !strings.Contains(v.Held, "panic: ") {
+	stack := strings.Contains(v.Held, "\ngoroutine ") // nobody reads all of it
+	if crash := c.crash(); v.Outcome == exercise.Failed && crash != nil && (stack || !strings.Contains(v.Held, "panic: ")) {
+		if stack {
+			v.Held = "the program has ended"
+		}
 		switch {
 		case v.Mistake != "" && crash.line > 0:
 			v.Held += fmt.Sprintf("\n%s, in line %d of %s", crash.says, crash.line, crash.file)
