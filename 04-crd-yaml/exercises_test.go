@@ -419,8 +419,14 @@ func checkAdmission(c *check.C) {
 	if strings.Contains(denied.Error(), "resulted in error") {
 		c.Mistake("error on missing labels", refused+", with a message about the label", denied.Error())
 	}
+	if strings.Contains(denied.Error(), "failed expression: ") {
+		c.Fail(refused+", with a message of yours", denied.Error())
+	}
 	if err := create(policies, map[string]any{"podLabel": "x"}); err != nil {
 		c.Fail("a policy that does not kill is accepted", err.Error())
+	}
+	if err := change(`{"spec": {"action": "label", "podLabel": "x"}}`); err != nil {
+		c.Fail("a policy that kills already can be changed into one that labels", err.Error())
 	}
 	if err := change(`{"metadata": {"finalizers": null}}`); err != nil {
 		c.Mistake("finalizers cannot be edited", "the finalizer of a policy that kills already can be removed", err.Error())

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,18 @@ func (s *shelf) rented(name string, mistake func() error) (id string) {
 	return id
 }
 
+// listed shows rooms as the lesson's rooms does.
+func listed(rooms []client.Room) string {
+	var lines []string
+	for _, r := range rooms {
+		lines = append(lines, fmt.Sprintf("%s %s pallets=%d celsius=%d %s", r.Id, r.Name, r.Pallets, r.Celsius, r.State))
+	}
+	if lines == nil {
+		return "no room"
+	}
+	return strings.Join(lines, ", ")
+}
+
 // crash has the store carry out a call without an answer, kills the program then, and does something
 // before the program starts again.
 func (s *shelf) crash(f fault, begin, meanwhile func()) {
@@ -190,7 +203,7 @@ func checkOnce(c *check.C) {
 	s.create("fish", 4)
 	first := s.rented("fish", nil)
 	if rooms := s.company.rooms(); len(rooms) != 1 || rooms[0].Id != first || rooms[0].Pallets != 4 || rooms[0].Celsius != -18 {
-		s.Fail("one room with 4 pallets and -18 degrees, whose ID the ConfigMap has", fmt.Sprintf("%s, and the rooms %+v", first, rooms))
+		s.Fail("one room with 4 pallets and -18 degrees, whose ID the ConfigMap has", fmt.Sprintf("%s, and %s", first, listed(rooms)))
 	}
 	before := len(s.company.calls())
 	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() { s.want("meat", 5) })
@@ -315,7 +328,7 @@ func checkLeave(c *check.C) {
 		return nil
 	})
 	if rooms := s.company.rooms(); len(rooms) > 0 {
-		s.Fail(expected, fmt.Sprintf("the rooms %+v", rooms))
+		s.Fail(expected, listed(rooms))
 	}
 	if code := s.company.call("GET", "/v1/rooms/"+fish, nil, nil, nil); code != http.StatusNotFound {
 		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", fish))
@@ -324,6 +337,9 @@ func checkLeave(c *check.C) {
 	s.create("tea", 2)
 	id := s.rented("tea", nil)
 	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": true})
+	const others = "example.org/somebody-else"
+	_, err = s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "tea", types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"`+others+`"}]`), metav1.PatchOptions{})
+	c.Must(err)
 	s.delete("tea")
 	s.until("the store is asked to take back a locked room, and refuses", nil, func(context.Context) error {
 		for _, e := range s.company.calls() {
@@ -334,15 +350,25 @@ func checkLeave(c *check.C) {
 		return errors.New("it was not asked")
 	})
 	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": false})
-	expected = "tea and its room are gone when the room is unlocked"
+	expected = "tea loses its finalizer when the room has been unlocked and is gone, and keeps somebody else's"
 	s.until(expected, nil, func(ctx context.Context) error {
-		if _, err := s.get(ctx, "tea"); !apierrors.IsNotFound(err) {
-			return errors.Join(err, errors.New("tea is there"))
+		cm, err := s.get(ctx, "tea")
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil && !slices.Equal(cm.Finalizers, []string{others}):
+			err = fmt.Errorf("the finalizers are %q", cm.Finalizers)
 		}
-		return nil
+		return err
 	})
 	if rooms := s.company.rooms(); len(rooms) > 0 {
-		s.Mistake("lets go of a locked room", expected, fmt.Sprintf("tea is gone, and the rooms are %+v", rooms))
+		s.Mistake("lets go of a locked room", expected, "tea is gone, and there is "+listed(rooms))
+	}
+
+	if _, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "tea", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); apierrors.IsNotFound(err) {
+		s.Mistake("everybody's finalizers", expected, "tea is gone")
+	} else {
+		c.Must(err)
 	}
 
 	held := 0
@@ -354,7 +380,7 @@ func checkLeave(c *check.C) {
 	})
 	expected = "meat and its room are gone, although nobody has seen the answer to the rent"
 	if held == 0 {
-		s.Mistake("finalizer too late", expected, fmt.Sprintf("meat is gone, and the rooms are %+v", s.company.rooms()))
+		s.Mistake("finalizer too late", expected, "meat is gone, and there is "+listed(s.company.rooms()))
 	}
 	s.until(expected, nil, func(ctx context.Context) error {
 		if _, err := s.get(ctx, "meat"); !apierrors.IsNotFound(err) {
@@ -363,7 +389,22 @@ func checkLeave(c *check.C) {
 		return nil
 	})
 	if rooms := s.company.rooms(); len(rooms) > 0 {
-		s.Mistake("unknown room", expected, fmt.Sprintf("meat is gone, and the rooms are %+v", rooms))
+		s.Mistake("unknown room", expected, "meat is gone, and there is "+listed(rooms))
+	}
+
+	s.create("salt", 1)
+	s.rented("salt", nil)
+	_, err = s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "salt", types.MergePatchType, []byte(`{"metadata":{"labels":{"shelf":null}}}`), metav1.PatchOptions{})
+	c.Must(err)
+	s.delete("salt")
+	expected = "salt, which has lost its label, and its room are gone"
+	if err := s.Until(check.Patience(15*time.Second), func(ctx context.Context) error {
+		if _, err := s.get(ctx, "salt"); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("salt is there"))
+		}
+		return nil
+	}); err != nil {
+		s.Mistake("only with the label", expected, err.Error()+", and "+listed(s.company.rooms()))
 	}
 }
 
