@@ -140,11 +140,11 @@ func Lanes(packages []Package, atOnce int) [][]string {
 
 // Apart sorts packages into jobs for seats with a cluster each: one for each package that
 // needs a cluster, from the last in the alphabet to the first, and at the end one for all
-// that need none. So no long one is left for the end: the first steps are the short ones.
+// that need none, two at a time. So no long one is left for the end: the first steps are the short ones.
 func Apart(packages []Package) [][]string {
 	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.ImportPath, a.ImportPath) })
 	var jobs [][]string
-	none := append(flags(parallel), "-p=1")
+	none := append(flags(parallel), "-p=2")
 	units := slices.Clone(none)
 	for _, p := range packages {
 		if p.NeedsCluster {
