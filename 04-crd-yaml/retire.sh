@@ -19,7 +19,7 @@ switch_storage() {
 # the object is stored in another version than the storage version. Then it has another
 # resourceVersion, by our own doing, because we send the one that we have read. That shows once that
 # the server has noticed the switch; from then on, what it does not store again is stored in the new
-# version already.
+# version already. (Of several API servers, each notices by itself.)
 rewrite() {
   local all namespace name try before after noticed=
   all=$(kubectl get "$resource" --all-namespaces --output json)

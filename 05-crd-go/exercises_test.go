@@ -1,6 +1,7 @@
 package crdgo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,7 +85,8 @@ func generate(c *check.C, name string) (written, failed string) {
 	c.T.Helper()
 	p, err := proc.Start(c.Context(), proc.Cmd{Path: controllerGen(c), Args: []string{name, "paths=.", "output:stdout"}, Dir: filepath.Dir(c.Path("types.go")), Env: workspace.Environ()})
 	c.Must(err)
-	if err := p.Wait(); err == nil {
+	err = p.Wait()
+	if err == nil {
 		return p.Stdout(), ""
 	}
 	said, _, _ := strings.Cut(p.Stderr(), "\nError: not all generators ran") // and what it has made of the rest is no help
@@ -93,7 +95,7 @@ func generate(c *check.C, name string) (written, failed string) {
 		c.Must(err)
 		c.At("types.go", line)
 	}
-	return "", said
+	return "", cmp.Or(said, err.Error())
 }
 
 // definition reads what controller-gen has made of the types.

@@ -59,9 +59,34 @@ func (s *shelf) get(ctx context.Context, name string) (*corev1.ConfigMap, error)
 	return s.Client.CoreV1().ConfigMaps(s.Namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-func (s *shelf) want(name string, pallets int) {
-	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"pallets":"%d"}}`, pallets), metav1.PatchOptions{})
+func (s *shelf) patch(name string, kind types.PatchType, patch string) {
+	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), name, kind, []byte(patch), metav1.PatchOptions{})
 	s.Must(err)
+}
+
+func (s *shelf) want(name string, pallets int) {
+	s.patch(name, types.MergePatchType, fmt.Sprintf(`{"data":{"pallets":"%d"}}`, pallets))
+}
+
+// gone says whether a ConfigMap is.
+func (s *shelf) gone(name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := s.get(ctx, name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New(name+" is there"))
+	}
+}
+
+// count counts those of the calls to the store that are such.
+func count(calls []entry, such func(entry) bool) (n int) {
+	for _, e := range calls {
+		if such(e) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *shelf) delete(name string) {
@@ -216,12 +241,8 @@ func checkOnce(c *check.C) {
 	s.create("milk", 2)
 	asked := func(times int) func(context.Context) error {
 		return func(context.Context) error {
-			n := 0
-			for _, e := range s.company.calls()[before:] { // the room of meat may be changed only now
-				if e.Method == http.MethodPost && e.Path == "/v1/rooms" {
-					n++
-				}
-			}
+			// The room of meat may be changed only now.
+			n := count(s.company.calls()[before:], func(e entry) bool { return e.Method == http.MethodPost && e.Path == "/v1/rooms" })
 			if n < times {
 				return fmt.Errorf("there were %d", n)
 			}
@@ -249,13 +270,7 @@ func checkOnce(c *check.C) {
 	s.once("salt", before, 4)
 
 	s.delete("fish")
-	s.until("fish is gone", nil, func(ctx context.Context) error {
-		_, err := s.get(ctx, "fish")
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(err, errors.New("it is there"))
-	})
+	s.until("fish is gone", nil, s.gone("fish"))
 	s.create("fish", 4)
 	again := s.rented("fish", func() error {
 		for _, e := range s.company.calls() {
@@ -271,13 +286,8 @@ func checkOnce(c *check.C) {
 
 	// What was refused has led to nothing, so there is nothing to repeat.
 	before = len(s.company.calls())
-	refused := func() (n int) {
-		for _, e := range s.company.calls()[before:] {
-			if e.Code == http.StatusUnprocessableEntity {
-				n++
-			}
-		}
-		return n
+	refused := func() int {
+		return count(s.company.calls()[before:], func(e entry) bool { return e.Code == http.StatusUnprocessableEntity })
 	}
 	s.create("rice", 101) // no room is so large
 	s.until("a request for 101 pallets, which the store refuses", nil, func(context.Context) error {
@@ -311,22 +321,12 @@ func checkLeave(c *check.C) {
 	}
 	// A second look after the store has said 404 would let it go.
 	s.until(expected, func() error {
-		lost := 0
-		for _, e := range s.company.calls() {
-			if e.Method == http.MethodDelete && e.Code == http.StatusNotFound {
-				lost++
-			}
-		}
+		lost := count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Code == http.StatusNotFound })
 		if lost > 3 {
 			return &named{"never lets go", fmt.Sprintf("%d times the store has said that there is no such room", lost)}
 		}
 		return nil
-	}, func(ctx context.Context) error {
-		if _, err := s.get(ctx, "fish"); !apierrors.IsNotFound(err) {
-			return errors.Join(err, errors.New("fish is there"))
-		}
-		return nil
-	})
+	}, s.gone("fish"))
 	if rooms := s.company.rooms(); len(rooms) > 0 {
 		s.Fail(expected, listed(rooms))
 	}
@@ -338,38 +338,34 @@ func checkLeave(c *check.C) {
 	id := s.rented("tea", nil)
 	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": true})
 	const others = "example.org/somebody-else"
-	_, err = s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "tea", types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"`+others+`"}]`), metav1.PatchOptions{})
-	c.Must(err)
+	s.patch("tea", types.JSONPatchType, `[{"op":"add","path":"/metadata/finalizers/-","value":"`+others+`"}]`)
 	s.delete("tea")
 	s.until("the store is asked to take back a locked room, and refuses", nil, func(context.Context) error {
-		for _, e := range s.company.calls() {
-			if e.Method == http.MethodDelete && e.Code == http.StatusConflict {
-				return nil
-			}
+		if count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Code == http.StatusConflict }) == 0 {
+			return errors.New("it was not asked")
 		}
-		return errors.New("it was not asked")
+		return nil
 	})
 	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": false})
 	expected = "tea loses its finalizer when the room has been unlocked and is gone, and keeps somebody else's"
+	taken := false
 	s.until(expected, nil, func(ctx context.Context) error {
 		cm, err := s.get(ctx, "tea")
-		switch {
-		case apierrors.IsNotFound(err):
+		if taken = apierrors.IsNotFound(err); taken {
 			return nil
-		case err == nil && !slices.Equal(cm.Finalizers, []string{others}):
+		}
+		if err == nil && !slices.Equal(cm.Finalizers, []string{others}) {
 			err = fmt.Errorf("the finalizers are %q", cm.Finalizers)
 		}
 		return err
 	})
 	if rooms := s.company.rooms(); len(rooms) > 0 {
-		s.Mistake("lets go of a locked room", expected, "tea is gone, and there is "+listed(rooms))
+		s.Mistake("lets go of a locked room", expected, "tea has lost its finalizer, and there is "+listed(rooms))
 	}
-
-	if _, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "tea", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); apierrors.IsNotFound(err) {
+	if taken {
 		s.Mistake("everybody's finalizers", expected, "tea is gone")
-	} else {
-		c.Must(err)
 	}
+	s.patch("tea", types.MergePatchType, `{"metadata":{"finalizers":null}}`)
 
 	held := 0
 	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() {
@@ -382,41 +378,28 @@ func checkLeave(c *check.C) {
 	if held == 0 {
 		s.Mistake("finalizer too late", expected, "meat is gone, and there is "+listed(s.company.rooms()))
 	}
-	s.until(expected, nil, func(ctx context.Context) error {
-		if _, err := s.get(ctx, "meat"); !apierrors.IsNotFound(err) {
-			return errors.Join(err, errors.New("meat is there"))
-		}
-		return nil
-	})
+	s.until(expected, nil, s.gone("meat"))
 	if rooms := s.company.rooms(); len(rooms) > 0 {
 		s.Mistake("unknown room", expected, "meat is gone, and there is "+listed(rooms))
 	}
 
 	s.create("salt", 1)
 	salt := s.rented("salt", nil)
-	_, err = s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "salt", types.MergePatchType, []byte(`{"metadata":{"labels":{"shelf":null}}}`), metav1.PatchOptions{})
-	c.Must(err)
+	s.patch("salt", types.MergePatchType, `{"metadata":{"labels":{"shelf":null}}}`)
 	s.delete("salt")
 	expected = "salt, which has lost its label, and its room are gone"
 	// When a later one has its room, the turn of salt has begun; the time is for its two calls.
 	s.create("later", 1)
 	s.rented("later", nil)
 	if err := s.Until(10*time.Second, func(context.Context) error {
-		for _, e := range s.company.calls() {
-			if e.Method == http.MethodDelete && e.Path == "/v1/rooms/"+salt {
-				return nil
-			}
+		if count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Path == "/v1/rooms/"+salt }) == 0 {
+			return errors.New("nobody has given it up")
 		}
-		return errors.New("nobody has given it up")
+		return nil
 	}); err != nil {
 		s.Mistake("only with the label", expected, fmt.Sprintf("%v: %s", err, listed(s.company.rooms())))
 	}
-	s.until(expected, nil, func(ctx context.Context) error {
-		if _, err := s.get(ctx, "salt"); !apierrors.IsNotFound(err) {
-			return errors.Join(err, errors.New("salt is there"))
-		}
-		return nil
-	})
+	s.until(expected, nil, s.gone("salt"))
 }
 
 func checkChange(c *check.C) {
@@ -447,13 +430,8 @@ func checkChange(c *check.C) {
 	// Once the room cannot be opened again, which must not be the end of it.
 	s.company.owner("POST", "/faults", fault{Method: "POST", Path: "/v1/rooms/" + id + "/open", Do: "answer", Code: http.StatusServiceUnavailable})
 	s.want("fish", 11)
-	refusals := func() (n int) {
-		for _, e := range s.company.calls() {
-			if e.Code == http.StatusPaymentRequired {
-				n++
-			}
-		}
-		return n
+	refusals := func() int {
+		return count(s.company.calls(), func(e entry) bool { return e.Code == http.StatusPaymentRequired })
 	}
 	expected := "the room is open with 6 pallets, and the annotation " + refusedAnnotation + " says why"
 	again := func() error {
@@ -472,8 +450,7 @@ func checkChange(c *check.C) {
 	looks := 0
 	look := func() error {
 		looks++
-		_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Patch(s.Context(), "fish", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"look":"%d"}}}`, looks), metav1.PatchOptions{})
-		c.Must(err)
+		s.patch("fish", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, looks))
 		time.Sleep(300 * time.Millisecond)
 		return again()
 	}

@@ -62,7 +62,7 @@ func TestShelfLetsGo(t *testing.T) {
 			})
 			e.Eventually(time.Minute, func(context.Context) error {
 				if rooms := store.rooms(); len(rooms) > 0 {
-					return fmt.Errorf("rented are %+v", rooms)
+					return errors.New("there is " + listed(rooms))
 				}
 				return nil
 			})

@@ -254,25 +254,24 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 		return soon, true, nil
 	}
-	cooling := time.Duration(0) // how long a refused temperature is not asked for again
-	if room.Celsius == int(*cr.Spec.Celsius) {
+	want, cooling := int(*cr.Spec.Celsius), time.Duration(0) // how long a refused temperature is not asked for again
+	if room.Celsius == want {
 		cr.Status.Cooling = nil
-	} else {
-		if cr.Status.Cooling != nil {
-			cooling = c.holds(cr, *cr.Status.Cooling)
+	}
+	if cr.Status.Cooling != nil {
+		cooling = c.holds(cr, *cr.Status.Cooling)
+	}
+	if room.Celsius != want && cooling <= 0 {
+		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
+		_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: want})
+		if message := forGood(err); message != "" {
+			refused := attempt(cr)
+			refuse(&refused, message)
+			cr.Status.Cooling = &refused
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
+			return 0, false, nil
 		}
-		if cooling <= 0 {
-			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
-			_, err := c.store.ChangeRoomWithResponse(ctx, room.Id, client.ChangeRoomJSONRequestBody{Celsius: int(*cr.Spec.Celsius)})
-			if message := forGood(err); message != "" {
-				refused := attempt(cr)
-				refuse(&refused, message)
-				cr.Status.Cooling = &refused
-				synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
-				return 0, false, nil
-			}
-			return 0, err != nil, err
-		}
+		return 0, err != nil, err
 	}
 	resize := cr.Status.Resize
 	if resize == nil || resize.Refused != "" {

@@ -96,12 +96,9 @@ func programKey(pkg string, options []ProgramOption) string {
 // build finds the binary to be current, and links nothing. The lock is for the
 // tests of other packages, which may want the same program at the same time.
 func buildProgram(ctx context.Context, root, dir, pkg string, options []ProgramOption) (binary string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	lock, err := lockFolder(ctx, dir)
+	if err != nil {
 		return "", err
-	}
-	lock := flock.New(filepath.Join(dir, "lock"))
-	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
-		return "", fmt.Errorf("waiting for %s: %w", lock.Path(), err)
 	}
 	defer func() { err = errors.Join(err, lock.Unlock()) }()
 	now := time.Now()
@@ -122,12 +119,9 @@ func (e *Env) Folder(name string) string {
 	e.t.Helper()
 	e.own()
 	dir := e.suite.ws.Path("folders", strings.ReplaceAll(e.t.Name(), "/", "-"))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	lock, err := lockFolder(e.suite.ctx, dir)
+	if err != nil {
 		e.t.Fatal(err)
-	}
-	lock := flock.New(filepath.Join(dir, "lock"))
-	if _, err := lock.TryLockContext(e.suite.ctx, 50*time.Millisecond); err != nil {
-		e.t.Fatalf("waiting for %s: %v", lock.Path(), err)
 	}
 	folder := filepath.Join(dir, name)
 	e.t.Cleanup(func() {
@@ -140,6 +134,18 @@ func (e *Env) Folder(name string) string {
 		e.t.Fatal(err)
 	}
 	return folder
+}
+
+// lockFolder makes a folder, unless it is there, and waits until no other process holds it.
+func lockFolder(ctx context.Context, dir string) (*flock.Flock, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
+		return nil, fmt.Errorf("waiting for %s: %w", lock.Path(), err)
+	}
+	return lock, nil
 }
 
 // GoBuild builds the program in the folder pkg of the module at root, or of a module below it
