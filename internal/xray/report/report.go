@@ -26,7 +26,8 @@ const Variable = "WORKSHOP_XRAY"
 const (
 	buffered   = 1000                   // items
 	interval   = 20 * time.Millisecond  // between two writes to the socket
-	mostAtOnce = 40                     // items in one write that comes in time; that is 2,000 a second
+	mostAtOnce = 40                     // items in one write that comes in time, on average; that is 2,000 a second
+	burst      = 500                    // so many more pass at once after a rest, as in the page
 	stateEvery = 500 * time.Millisecond // how often the caches and the queue are looked at
 )
 
@@ -129,7 +130,7 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var looked time.Time
-	written := time.Now()
+	written, spare := time.Now(), burst
 	var lines bytes.Buffer
 	encoder := json.NewEncoder(&lines)
 	for {
@@ -151,10 +152,11 @@ func (r *Reporter) write(ctx context.Context, to io.Writer) {
 			}
 		}
 		// Whoever comes late, on a busy machine, has the more to write.
-		most := mostAtOnce * max(1, int(time.Since(written)/interval))
+		most := spare + mostAtOnce*max(1, int(time.Since(written)/interval))
 		written = time.Now()
-		missed := r.missed.Swap(0)
-		for n := len(r.items); n > 0; n-- {
+		missed, waiting := r.missed.Swap(0), len(r.items)
+		spare = min(max(most-waiting, 0), burst)
+		for n := waiting; n > 0; n-- {
 			i := <-r.items
 			if n > most && i.Kind == Step {
 				missed++ // the newest are the most interesting

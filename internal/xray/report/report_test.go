@@ -117,6 +117,38 @@ func TestNoStepIsLeftOutBecauseTheReporterIsLate(t *testing.T) {
 	}
 }
 
+// A controller does most of its work at once: an event, and all that follows from it. What goes on
+// like that is more than anybody can look at.
+func TestABurstPassesAndAFloodDoesNot(t *testing.T) {
+	const steps = 3 * mostAtOnce
+	r := New()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	tell := func() {
+		for range steps {
+			r.Tell(Item{Kind: Step})
+		}
+	}
+	tell()
+	writes, burst, lines := 0, 0, 0
+	r.write(ctx, writer(func(data []byte) {
+		lines += bytes.Count(data, []byte("\n"))
+		if writes++; writes == 1 {
+			burst = lines
+		}
+		if writes == 50 {
+			stop()
+		}
+		tell()
+	}))
+	if burst != steps {
+		t.Errorf("%d lines are written of %d", burst, steps)
+	}
+	if lines >= writes*steps {
+		t.Errorf("all %d steps are written, three times as many as there may be", lines)
+	}
+}
+
 func TestANilReporterReportsNothing(t *testing.T) {
 	t.Setenv(Variable, "")
 	r := Open()
