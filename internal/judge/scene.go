@@ -827,21 +827,23 @@ func (s *scene) quiet(ctx context.Context, before int) error {
 		return all[min(before, len(all)):] // the proxy forgets old ones
 	}
 	for end := time.Now().Add(s.contract.Calm); time.Now().Before(end) && ctx.Err() == nil; {
-		all := since()
-		if !slices.ContainsFunc(all, func(r faultproxy.Request) bool { return !refusedCreate(r) }) && repeated(all, 2) == nil {
+		if !moreThanRefused(since()) {
 			crash.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		crash.Sleep(ctx, time.Second) // for what more there is to see
-		all = since()
+		all := since()
 		return &failure{kind: restless, restarted: true, requests: all[:min(len(all), 3)], detail: fmt.Sprintf("  %d writes after the restart", len(all))}
 	}
 	return ctx.Err()
 }
 
-// refusedCreate is how a controller may find out, once, that a name is taken.
-func refusedCreate(r faultproxy.Request) bool {
-	return r.Verb == "create" && r.Code == http.StatusConflict
+// moreThanRefused reports whether there is more than creates refused with 409 Conflict, which is how a
+// controller may find out, once, that a name is taken. A create under way may still be refused.
+func moreThanRefused(written []faultproxy.Request) bool {
+	return repeated(written, 2) != nil || slices.ContainsFunc(written, func(r faultproxy.Request) bool {
+		return r.Verb != "create" || r.Code != http.StatusConflict && r.Took > 0
+	})
 }
 
 // untouched fails if the controller has written to a bystander.

@@ -116,6 +116,30 @@ func TestNewWork(t *testing.T) {
 	}
 }
 
+// What a controller may send after a restart: creates that the server refuses. One under way is not judged yet.
+func TestMoreThanRefused(t *testing.T) {
+	const took = 5 * time.Millisecond
+	refused := faultproxy.Request{Verb: "create", Resource: "configmaps", Name: "foreign", Code: 409, Took: took}
+	for _, test := range []struct {
+		name    string
+		written []faultproxy.Request
+		want    bool
+	}{
+		{"nothing", nil, false},
+		{"refused", []faultproxy.Request{refused, refused}, false},
+		{"refused three times", []faultproxy.Request{refused, refused, refused}, true},
+		{"under way", []faultproxy.Request{{Verb: "create", Resource: "configmaps"}}, false},
+		{"created", []faultproxy.Request{{Verb: "create", Resource: "configmaps", Code: 201, Took: took}}, true},
+		{"without an answer", []faultproxy.Request{{Verb: "create", Resource: "configmaps", Took: took}}, true},
+		{"an update under way", []faultproxy.Request{{Verb: "update", Resource: "configmaps", Name: "foreign"}}, true},
+		{"an update in conflict", []faultproxy.Request{{Verb: "update", Resource: "configmaps", Name: "foreign", Code: 409, Took: took}}, true},
+	} {
+		if got := moreThanRefused(test.written); got != test.want {
+			t.Errorf("%s: %t, want %t", test.name, got, test.want)
+		}
+	}
+}
+
 // A case that is played again is found by its name, although a smaller scenario has fewer writes.
 func TestGroupsOf(t *testing.T) {
 	for _, test := range []struct {
