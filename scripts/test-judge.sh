@@ -50,8 +50,8 @@ judge 2 "the command watches the namespace default, and not that of its case" -c
 
 printf '\n--- an interrupt\n'
 : >"$base/out" # or the last output would be taken for the first
-"$base/judge" -controller 'go run ./03-informer/first-loop -namespace {{.Namespace}}' -contract mirror >"$base/out" 2>&1 &
-until grep -q '^Seed' "$base/out"; do
+"$base/judge" -controller 'bash -c "mktemp >/dev/null; exec go run ./03-informer/first-loop -namespace {{.Namespace}}"' -contract mirror >"$base/out" 2>&1 &
+until [[ -n $(find "$base/tmp" -name 'tmp.*') ]]; do # the controller's file
   kill -0 $! || exit 1
   sleep 0.1
 done

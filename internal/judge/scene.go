@@ -307,7 +307,8 @@ func (s *scene) launch(copy int) error {
 		return err
 	}
 	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", replacing(command)}, Dir: s.ws.Root,
-		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig)})
+		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig,
+			"TMPDIR="+filepath.Dir(s.kubeconfig))}) // one that is killed leaves its files
 	if err != nil {
 		return err
 	}
