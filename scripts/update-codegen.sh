@@ -9,6 +9,7 @@ set -euo pipefail
 unset CDPATH # with it cd may go elsewhere
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export GOWORK=off GOFLAGS=-buildvcs=false # whatever workspace the clone lies in, and whatever flags are set
+export GOGC=400 # a generator lives for two seconds, and collecting garbage takes a quarter of them
 
 bin=${CODEGEN_BIN:-$PWD/.workshop/codegen}
 header=$PWD/scripts/codegen/header.txt
@@ -16,6 +17,9 @@ step=github.com/k8s-go/workshop/05-crd-go
 apis=("$step/pkg/apis/policy/v1alpha1" "$step/pkg/apis/icecream/v1alpha1")
 out=05-crd-go/pkg/generated
 pkg=$step/pkg/generated
+outside=09-outside/pkg
+base=github.com/k8s-go/workshop/$outside
+api=$base/apis/outside/v1alpha1
 
 # The generators are tools of a module of their own: what they depend on does
 # not reach the root module. A second build costs a second.
@@ -32,12 +36,12 @@ finish() {
 trap finish EXIT
 
 # What is no longer made must not stay.
-rm -rf "$out" 05-crd-go/config/crd
-find 05-crd-go/pkg/apis -name 'zz_generated.*' -delete
+rm -rf "$out" 05-crd-go/config/crd $outside/generated 09-outside/config/crd 09-outside/client/zz_generated.client.go
+find 05-crd-go/pkg/apis $outside/apis -name 'zz_generated.*' -delete
 
-# In the package of the types.
-"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${apis[@]}"
-"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "${apis[@]}"
+# In the packages of the types.
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${apis[@]}" "$api"
+"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "${apis[@]}" "$api"
 
 # The models are for the apply configurations only. controller-gen could make
 # those alone, without models, but it makes one package of them for each group,
@@ -66,13 +70,6 @@ rm -r "$out/openapi"
 "$bin/controller-gen" crd paths=./05-crd-go/pkg/apis/... output:crd:dir=05-crd-go/config/crd
 
 # Step 09: no apply configurations, but a client of what is not Kubernetes.
-outside=09-outside/pkg
-base=github.com/k8s-go/workshop/$outside
-api=$base/apis/outside/v1alpha1
-rm -rf $outside/generated 09-outside/config/crd 09-outside/client/zz_generated.client.go
-find $outside/apis -name 'zz_generated.*' -delete
-"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "$api"
-"$bin/register-gen" --go-header-file "$header" --output-file zz_generated.register.go "$api"
 "$bin/client-gen" --go-header-file "$header" --clientset-name versioned \
   --output-dir $outside/generated/clientset --output-pkg "$base/generated/clientset" \
   --input-base "$base/apis" --input outside/v1alpha1

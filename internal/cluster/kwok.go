@@ -403,7 +403,8 @@ func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
 		Path: k.ws.Bin("kwokctl"), Args: append([]string{"--name", k.ws.ID()}, args...),
 		// In this folder kill finds it too, if the one who started it was killed.
 		Dir: k.dir(),
-		Env: append(env, "HOME="+k.dir()),
+		// Its processes inherit the rest: to collect garbage less often, up to a limit, leaves the processor to others.
+		Env: append(env, "HOME="+k.dir(), "GOGC=400", "GOMEMLIMIT=600MiB"),
 	})
 }
 
