@@ -155,7 +155,7 @@ func (s *setup) register(change func(*admissionregistrationv1.ValidatingWebhookC
 
 func unchanged(*admissionregistrationv1.ValidatingWebhookConfiguration) {}
 
-// inForce waits until the webhooks are asked, and answer.
+// inForce waits until the API server asks the mutating webhooks, and gets an answer.
 func (s *setup) inForce() {
 	s.t.Helper()
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}

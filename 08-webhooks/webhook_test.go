@@ -407,6 +407,13 @@ func TestFailurePolicy(t *testing.T) {
 				_, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("vanilla", "vanilla"), metav1.CreateOptions{})
 				return err
 			})
+			s.Eventually(time.Minute, func(ctx context.Context) error { // the validating one may be in force later than the mutating one
+				_, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("mint", "vanilla"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				if err == nil || !strings.Contains(err.Error(), "denied the request") {
+					return fmt.Errorf("a second Icecream with the same Deployment: %v, want a refusal", err)
+				}
+				return nil
+			})
 			if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -50,6 +52,8 @@ func checkLeft(c *check.C) {
 		"cup":    {ownerOf(ice, ice.UID, true)},
 		"before": {ownerOf(ice, "an-earlier-one", true)},
 		"shared": {ownerOf(ice, ice.UID, false)},
+		"cup-2":  {ownerOf(ice, ice.UID, true)},
+		"second": {{APIVersion: "v1", Kind: "ConfigMap", Name: "flavours", UID: "another"}, ownerOf(ice, ice.UID, true)},
 		"alone":  nil,
 	} {
 		d, err := c.Client.AppsV1().Deployments(c.Namespace).Create(c.Context(), icecreamtest.DeploymentOf(name, owners...), dry)
@@ -62,12 +66,12 @@ func checkLeft(c *check.C) {
 	c.Must(err)
 	input := filepath.Join(c.T.TempDir(), "lists.json")
 	c.Must(os.WriteFile(input, slices.Concat(lists, second), 0o600))
-	const expected = "cone"
+	const expected = "cone, cup-2, second"
 	r := c.Run(testenv.Command{Path: runtime(c.T, "bash"), Args: []string{"-c", `exec jq -n -r -f "$0" "$1"`, c.Path("left.jq"), input}, Timeout: check.Patience(20 * time.Second)})
 	if r.ExitCode != 0 || r.TimedOut {
 		c.Failf(expected, "exit code %d, and on the standard error:\n%s", r.ExitCode, r.Stderr)
 	}
-	names := strings.Fields(r.Stdout)
+	names := slices.Sorted(slices.Values(strings.Fields(r.Stdout)))
 	held := cmp.Or(strings.Join(names, ", "), "nothing")
 	switch {
 	case slices.Contains(names, "cup"):
@@ -76,6 +80,8 @@ func checkLeft(c *check.C) {
 		c.Mistake("owner by name", expected, held)
 	case slices.Contains(names, "shared"):
 		c.Mistake("any owner", expected, held)
+	case !slices.Contains(names, "second"):
+		c.Mistake("first owner only", expected, held)
 	case held != expected:
 		c.Fail(expected, held)
 	}
@@ -90,10 +96,13 @@ func ownerOf(ice *v1alpha1.Icecream, uid types.UID, controller bool) metav1.Owne
 func checkBudget(c *check.C) {
 	path := []string{"PATH=" + filepath.Dir(c.Workspace().Bin("kubectl")) + ":" + os.Getenv("PATH")}
 	decide := func(replicas int32, children ...policyv1.PodDisruptionBudget) []policyv1.PodDisruptionBudget {
-		return decision(c, path, &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "asked", UID: "1234", Generation: 1},
+		return decision(c, path, &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "asked", UID: "1234", Generation: 1},
 			Spec: v1alpha1.IcecreamSpec{DeploymentName: "cone", Replicas: &replicas}}, children)
 	}
 	budget := decide(2)
+	if len(budget) == 0 {
+		c.Mistake("none for two", "with two replicas, a PodDisruptionBudget", "no child")
+	}
 	if children := decide(1); len(children) > 0 {
 		c.Mistake("always there", "with one replica, no PodDisruptionBudget", children[0].Name)
 	}
@@ -113,10 +122,10 @@ func checkBudget(c *check.C) {
 	c.Must(err)
 	status := ice.Status
 
-	c.Start(testenv.Command{Path: c.Env.Program("./12-any-language/hook"), Env: path, Args: []string{"-namespace", c.Namespace,
+	hook := c.Start(testenv.Command{Path: c.Env.Program("./12-any-language/hook"), Env: path, Args: []string{"-namespace", c.Namespace,
 		"-parent", "icecreams.v1alpha1.controller.nicoleh.io", "-child", "poddisruptionbudgets.v1.policy", "--", "bash", c.Path("budget.sh")}})
 	patience := check.Patience(10 * time.Second)
-	there := func(when string) {
+	there := func(when string, replicas int32) {
 		expected := fmt.Sprintf("%s, a PodDisruptionBudget vanilla with maxUnavailable 1 and the selector controller.nicoleh.io/uid=%s", when, ice.UID)
 		var budget *policyv1.PodDisruptionBudget
 		if err := c.Until(patience, func(ctx context.Context) error {
@@ -129,7 +138,8 @@ func checkBudget(c *check.C) {
 			}
 			return err
 		}); err != nil {
-			c.Fail(expected, err.Error())
+			log := strings.Split(strings.TrimSpace(hook.Stderr()), "\n")
+			c.Failf(expected, "%v; hook says:\n%s", err, strings.Join(log[max(0, len(log)-3):], "\n"))
 		}
 		spec, err := json.Marshal(budget.Spec)
 		c.Must(err)
@@ -137,13 +147,14 @@ func checkBudget(c *check.C) {
 		switch {
 		case budget.Name != ice.Name:
 			c.Mistake("another name", expected, held)
-		case budget.Spec.Selector == nil || !gocmp.Equal(budget.Spec.Selector.MatchLabels, map[string]string{v1alpha1.UIDLabel: string(ice.UID)}) || len(budget.Spec.Selector.MatchExpressions) > 0:
+		case !selectsOnly(budget.Spec.Selector, string(ice.UID)):
 			c.Mistake("another selector", expected, held)
-		case budget.Spec.MaxUnavailable == nil || budget.Spec.MaxUnavailable.String() != "1":
+		case ptr.Deref(budget.Spec.MaxUnavailable, intstr.FromInt32(-1)) != intstr.FromInt32(1) &&
+			ptr.Deref(budget.Spec.MinAvailable, intstr.FromInt32(-1)) != intstr.FromInt32(replicas-1):
 			c.Mistake("fixed minimum", expected, held)
 		}
 	}
-	there("with three replicas")
+	there("with three replicas", 3)
 	scale := func(replicas int) {
 		_, err := icecreams.Patch(c.Context(), ice.Name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{})
 		c.Must(err)
@@ -159,12 +170,18 @@ func checkBudget(c *check.C) {
 		c.Fail("with one replica, no PodDisruptionBudget", err.Error())
 	}
 	scale(2)
-	there("with two replicas again")
+	there("with two replicas again", 2)
 	now, err := icecreams.Get(c.Context(), ice.Name, metav1.GetOptions{})
 	c.Must(err)
 	if diff := gocmp.Diff(status, now.Status); diff != "" {
 		c.Mistake("status taken", "the status as it was", diff)
 	}
+}
+
+// selectsOnly reports whether a selector selects the pods of the Icecream with that UID, and no others.
+func selectsOnly(selector *metav1.LabelSelector, uid string) bool {
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && s.Matches(labels.Set{v1alpha1.UIDLabel: uid}) && !s.Matches(labels.Set{v1alpha1.UIDLabel: "another"}) && !s.Matches(labels.Set{})
 }
 
 // decision asks the file for its answer, and returns the children in it.
@@ -187,6 +204,9 @@ func decision(c *check.C, env []string, parent *v1alpha1.Icecream, children []po
 			c.Failf("an answer with the children wanted", "%v: %s", err, r.Stdout)
 		}
 		c.Mistake("more than an answer", answers, r.Stdout)
+	}
+	if slices.ContainsFunc(answer.Children, func(b policyv1.PodDisruptionBudget) bool { return b.Kind == "" }) {
+		c.Fail("children with a kind", r.Stdout)
 	}
 	return answer.Children
 }
@@ -272,6 +292,16 @@ func checkQueue(c *check.C) {
 		c.Mistake("not tried again", expected, held("again"))
 	case len(again) != 2:
 		c.Fail(expected, held("again"))
+	}
+
+	over := of("over", "a")
+	for i := range over[min(1, len(over)):] {
+		if over[i+1].began < over[i].ended {
+			c.Mistake("two after a wait", "a, whose delay is over while no worker is free, and which is added then, given out once", held("over"))
+		}
+	}
+	if len(over) < 2 {
+		c.Fail("a, whose delay is over while no worker is free, given out again", held("over"))
 	}
 
 	dir := copies(c.T, "exercises/queue/icecream.mjs.patch")

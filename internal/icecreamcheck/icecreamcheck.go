@@ -232,7 +232,7 @@ func Create(c *check.C) {
 	late := g.make("late", "late", 2)
 	g.looked()
 	if a, b := g.f.All(early), g.f.All(late); len(a) > 0 && len(b) > 0 && equality.Semantic.DeepEqual(a[0].Spec.Selector, b[0].Spec.Selector) {
-		c.Fail("labels of its own for the pods of each Icecream", "the Deployments of two Icecreams both select "+metav1.FormatLabelSelector(a[0].Spec.Selector))
+		c.Mistake("shared labels", "labels of its own for the pods of each Icecream", "the Deployments of two Icecreams both select "+metav1.FormatLabelSelector(a[0].Spec.Selector))
 	}
 	for _, d := range g.f.All(late) {
 		if pod := d.Spec.Template.Spec; !slices.ContainsFunc(pod.Containers, func(run corev1.Container) bool { return run.Image == "workshop/pause:1" }) {

@@ -32,7 +32,7 @@ async function trial({ workers = 1, takes = 10, delays = [] }, before, after, la
 }
 const nothing = () => {};
 
-const [once, woken, busy, waits, again] = await Promise.all([
+const [once, woken, busy, waits, again, over] = await Promise.all([
   trial({}, (q) => 'aaaaab'.split('').forEach((name) => q.add(name)), nothing, 400),
   trial({ workers: 2 }, nothing, (q) => { q.add('a'); q.add('b'); }, 400),
   trial({ workers: 2, takes: 600 }, (q) => q.add('a'), (q) => q.add('a'), 1900),
@@ -44,6 +44,12 @@ const [once, woken, busy, waits, again] = await Promise.all([
     }
   }, 1900),
   trial({ delays: [300] }, (q) => q.add('a'), nothing, 1400),
+  // The delay of a is over while both workers are busy; then it is added.
+  trial({ workers: 2, takes: 400, delays: [150] }, (q) => q.add('a'), async (q) => {
+    ['b', 'c', 'd'].forEach((name) => q.add(name));
+    await sleep(550);
+    q.add('a');
+  }, 1250),
 ]);
-console.log(JSON.stringify({ once, woken, busy, waits, again }));
+console.log(JSON.stringify({ once, woken, busy, waits, again, over }));
 process.exit();
