@@ -131,7 +131,8 @@ var wanted = map[string][]string{
 	"events.k8s.io/events":        {"create", "patch"},
 }
 
-// checkRights applies what the bundle grants, and asks the API server what the operator's account may do.
+// checkRights applies what the bundle grants, and asks the API server whether the operator's account may do
+// all that it has to. What else is allowed, the rules say.
 func checkRights(c *check.C, dir string) {
 	r := packagerOf(c, "manifests", "-namespace", c.Namespace, dir)
 	if r.ExitCode != 0 {
@@ -152,6 +153,9 @@ func checkRights(c *check.C, dir string) {
 		switch o.Kind {
 		case "Deployment":
 			deployment, account = document, cmp.Or(o.Spec.Template.Spec.ServiceAccountName, "default")
+			if len(o.Spec.Template.Spec.Containers) == 0 {
+				c.Fail("a Deployment with a container", "none")
+			}
 			run := o.Spec.Template.Spec.Containers[0]
 			if !slices.ContainsFunc(slices.Concat(run.Command, run.Args), func(arg string) bool { return strings.Contains(arg, "$(WATCH_NAMESPACE)") }) {
 				c.Failf("the argument -namespace=$(WATCH_NAMESPACE), as in section 2", "the arguments %q, so the operator never hears of its namespace", run.Args)

@@ -404,7 +404,7 @@ func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
 		// In this folder kill finds it too, if the one who started it was killed.
 		Dir: k.dir(),
 		// Its processes inherit the rest: to collect garbage less often, up to a limit, leaves the processor to others.
-		Env: append(env, "HOME="+k.dir(), "GOGC=400", "GOMEMLIMIT=600MiB"),
+		Env: append(env, "HOME="+k.dir(), "GOGC=400", "GOMEMLIMIT=800MiB"),
 	})
 }
 
