@@ -18,6 +18,7 @@ import (
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -95,10 +96,7 @@ func (l *learner) output(err error) string {
 		b.WriteString("the program still runs")
 	}
 	for _, text := range []string{l.Stdout(), l.Stderr()} {
-		lines := strings.Split(strings.TrimSpace(text), "\n")
-		for _, line := range lines[max(0, len(lines)-8):] {
-			b.WriteString("\n  " + line)
-		}
+		b.WriteString("\n  " + strings.ReplaceAll(proc.LastLines(text, 8), "\n", "\n  "))
 	}
 	return b.String()
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -184,15 +185,11 @@ func checkRole(c *check.C) {
 	granted := map[right]position{}
 	for document, kind := range []string{"ClusterRole", "Role"} {
 		for i, rule := range rules[document] {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						granted[right{kind, group, resource, verb}] = position{document, i}
-						if resource == "leases" && verb != "create" && len(rule.ResourceNames) == 0 {
-							atRule(c, document, i)
-							c.Mistake("more than it uses", verb+" of the Lease policy-controller only", verb+" of every Lease in the namespace")
-						}
-					}
+			for r := range rights.Of(rule) {
+				granted[right{kind, r.Group, r.Resource, r.Verb}] = position{document, i}
+				if r.Resource == "leases" && r.Verb != "create" && len(rule.ResourceNames) == 0 {
+					atRule(c, document, i)
+					c.Mistake("more than it uses", r.Verb+" of the Lease policy-controller only", r.Verb+" of every Lease in the namespace")
 				}
 			}
 			if len(rule.NonResourceURLs) > 0 {

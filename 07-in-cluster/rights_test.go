@@ -41,6 +41,7 @@ import (
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -542,12 +543,8 @@ func (o *controllerTest) grantedRights() map[right]bool {
 			if len(rule.NonResourceURLs) > 0 {
 				o.t.Errorf("the rule %s is not compared with anything", rule)
 			}
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						granted[right{kind, group, resource, verb}] = true
-					}
-				}
+			for r := range rights.Of(rule) {
+				granted[right{kind, r.Group, r.Resource, r.Verb}] = true
 			}
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -190,17 +191,13 @@ func TestRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, rule := range append(rules, role.Rules...) {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						if resource == "services/finalizers" { // only an admission plugin asks for it
-							continue
-						}
-						granted[right{account, group, resource, verb}] = true
-						if verb == "patch" && resource != "events" && len(rule.ResourceNames) != 1 {
-							t.Errorf("%s may patch %s of any name", account, resource)
-						}
-					}
+			for r := range rights.Of(rule) {
+				if r.Resource == "services/finalizers" { // only an admission plugin asks for it
+					continue
+				}
+				granted[right{account, r.Group, r.Resource, r.Verb}] = true
+				if r.Verb == "patch" && r.Resource != "events" && len(rule.ResourceNames) != 1 {
+					t.Errorf("%s may patch %s of any name", account, r.Resource)
 				}
 			}
 		}

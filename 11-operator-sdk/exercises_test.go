@@ -27,6 +27,7 @@ import (
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -174,13 +175,9 @@ func checkRights(c *check.C, dir string) {
 			accounts = append(accounts, subject.Name)
 		}
 		for _, rule := range o.Rules {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						if !slices.Contains(wanted[group+"/"+resource], verb) {
-							more = append(more, verb+" "+resource)
-						}
-					}
+			for r := range rights.Of(rule) {
+				if !slices.Contains(wanted[r.Group+"/"+r.Resource], r.Verb) {
+					more = append(more, r.Verb+" "+r.Resource)
 				}
 			}
 		}

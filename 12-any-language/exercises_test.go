@@ -29,6 +29,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -138,8 +139,7 @@ func checkBudget(c *check.C) {
 			}
 			return err
 		}); err != nil {
-			log := strings.Split(strings.TrimSpace(hook.Stderr()), "\n")
-			c.Failf(expected, "%v; hook says:\n%s", err, strings.Join(log[max(0, len(log)-3):], "\n"))
+			c.Failf(expected, "%v; hook says:\n%s", err, proc.LastLines(hook.Stderr(), 3))
 		}
 		spec, err := json.Marshal(budget.Spec)
 		c.Must(err)

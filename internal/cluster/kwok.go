@@ -428,13 +428,8 @@ func (k *kwok) lastLogLines() string {
 	for _, c := range kwokComponents {
 		data, err := os.ReadFile(k.clusterDir("logs", c.name+".log"))
 		if err == nil && len(data) > 0 {
-			fmt.Fprintf(&b, "\n--- end of the log of %s\n%s", c.name, lastLines(string(data), 4))
+			fmt.Fprintf(&b, "\n--- end of the log of %s\n%s", c.name, proc.LastLines(string(data), 4))
 		}
 	}
 	return b.String()
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

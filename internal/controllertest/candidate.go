@@ -3,10 +3,10 @@ package controllertest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/proc"
 )
 
 // A Candidate is a learner's controller that an exercise checks.
@@ -48,7 +48,4 @@ func (s *Candidate) Until(expected string, f func(context.Context) error) {
 }
 
 // Log is the end of what the controller has said.
-func (s *Candidate) Log() string {
-	lines := strings.Split(strings.TrimSpace(s.Process.Stderr()), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
-}
+func (s *Candidate) Log() string { return proc.LastLines(s.Process.Stderr(), 5) }

@@ -252,3 +252,9 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 
 // Quoted returns s as one word for bash and zsh.
 func Quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// LastLines returns the last n lines of s, without space around them.
+func LastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -188,3 +188,14 @@ func TestBuffer(t *testing.T) {
 		t.Error("a nil Buffer is not empty")
 	}
 }
+
+func TestLastLines(t *testing.T) {
+	for n, want := range map[int]string{0: "", 2: "b\nc", 3: "a\nb\nc", 9: "a\nb\nc"} {
+		if got := LastLines("a\nb\nc\n", n); got != want {
+			t.Errorf("the last %d lines: %q, want %q", n, got, want)
+		}
+	}
+	if got := LastLines("\n", 3); got != "" {
+		t.Errorf("the last lines of none: %q", got)
+	}
+}
