@@ -157,7 +157,7 @@ func TestSecondVersion(t *testing.T) {
 		objects = append(objects, "icecreams.v1alpha1.controller.nicoleh.io/"+name)
 	}
 	load := s.Start(testenv.Command{Path: s.Program("./08-webhooks/load"), Timeout: 5 * time.Minute,
-		Args: []string{"-namespace", s.Namespace, "-rate", "200", "-objects", strings.Join(objects, ",")}})
+		Args: []string{"-namespace", s.Namespace, "-rate", rate(), "-objects", strings.Join(objects, ",")}})
 	s.rotate()
 	if err := load.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

@@ -34,8 +34,12 @@ func TestREADME(t *testing.T) {
 	testenv.README(t)
 }
 
-// One at a time, because the one of Node.js may install packages.
-var finding sync.Mutex
+// found is what runtime has found: once, because Python takes its time for that, and Node.js may
+// install packages.
+var (
+	found   = map[string]string{}
+	finding sync.Mutex
+)
 
 // runtime returns what runs a language's programs, and skips the test with the reason where
 // there is nothing.
@@ -51,6 +55,9 @@ func runtime(t testing.TB, language string) string {
 	}
 	finding.Lock()
 	defer finding.Unlock()
+	if path, ok := found[language]; ok {
+		return path
+	}
 	var said strings.Builder
 	command := exec.CommandContext(t.Context(), "./runtimes.sh", language)
 	command.Stderr = &said
@@ -58,7 +65,8 @@ func runtime(t testing.TB, language string) string {
 	if err != nil {
 		t.Skipf("%s%v", said.String(), err)
 	}
-	return strings.TrimSpace(string(path))
+	found[language] = strings.TrimSpace(string(path))
+	return found[language]
 }
 
 // A controller is one of this step.

@@ -18,6 +18,7 @@ type Command struct {
 	Args    []string
 	Env     []string      // in addition to what reaches the cluster, as in exec.Cmd
 	Timeout time.Duration // after which it is killed; three minutes if zero, because machines are slow
+	Grace   time.Duration // how long it may take to end after SIGINT, before it is killed; if zero, it is killed at once
 }
 
 // A Result is what a command did.
@@ -63,7 +64,7 @@ func start(ctx context.Context, t testing.TB, dir string, environ []string, c Co
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	var err error
-	p.Process, err = proc.Start(ctx, proc.Cmd{Path: path, Args: c.Args, Dir: dir, Env: append(environ, c.Env...)})
+	p.Process, err = proc.Start(ctx, proc.Cmd{Path: path, Args: c.Args, Dir: dir, Env: append(environ, c.Env...), Grace: c.Grace})
 	if err != nil {
 		cancel()
 		t.Fatalf("starting %s: %v", c.Path, err)
