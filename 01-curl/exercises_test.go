@@ -213,6 +213,9 @@ func checkPage(c *check.C) {
 	case got != "carl dora":
 		c.Fail(expected, got)
 	}
+	if r := c.Run(testenv.Command{Path: c.Path("page.sh"), Args: []string{"1"}}); strings.TrimSpace(r.Stdout) != "bert" {
+		c.Fail("bert, with pages of one", said(r))
+	}
 }
 
 // checkFold lets something happen before the script begins, so that its watch gets the
@@ -222,26 +225,39 @@ func checkFold(c *check.C) {
 	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
 	list, err := configMaps.List(c.Context(), metav1.ListOptions{})
 	c.Must(err)
-	createFor(c, "anna", "bert", "bert-2")
+	createFor(c, "a.b", "anna", "axb", "bert", "bert-2", "old-bert")
 	_, err = configMaps.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"data":{"a":"1"}}`), metav1.PatchOptions{})
 	c.Must(err)
-	c.Must(configMaps.Delete(c.Context(), "bert", metav1.DeleteOptions{}))
+	for _, name := range []string{"bert", "a.b"} {
+		c.Must(configMaps.Delete(c.Context(), name, metav1.DeleteOptions{}))
+	}
 
 	p := c.Proxy()
 	fold := func() testenv.Result {
 		return c.Run(testenv.Command{Path: c.Path("fold.sh"), Args: []string{list.ResourceVersion}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
 	}
 	r := fold()
-	const expected = "anna and bert-2"
-	switch got := strings.Join(strings.Fields(r.Stdout), " "); {
+	const expected = "anna, axb, bert-2 and old-bert"
+	got := strings.Fields(r.Stdout)
+	switch held := strings.Join(got, " "); {
 	case r.ExitCode != 0:
 		c.Fail(expected, said(r))
-	case got == "anna bert bert-2":
-		c.Mistake("deletion ignored", expected, got)
-	case got == "anna anna bert-2":
-		c.Mistake("change taken for a new object", expected, got)
-	case got != "anna bert-2":
-		c.Fail(expected, got)
+	case slices.Contains(got, "bert") && slices.Contains(got, "a.b"):
+		c.Mistake("deletion ignored", expected, held)
+	case held == "anna anna axb bert-2 old-bert":
+		c.Mistake("change taken for a new object", expected, held)
+	case held == "anna bert-2 old-bert" || held == "anna axb bert-2" || held == "anna axb old-bert" || held == "anna axb" || held == "anna bert-2" || held == "anna":
+		c.Mistake("others removed", expected, held)
+	case held != "anna axb bert-2 old-bert":
+		c.Fail(expected, held)
+	}
+
+	list, err = configMaps.List(c.Context(), metav1.ListOptions{})
+	c.Must(err)
+	createFor(c, "zoe")
+	c.Must(configMaps.Delete(c.Context(), "zoe", metav1.DeleteOptions{}))
+	if r = fold(); r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != "" {
+		c.Mistake("the last one stays", "no name, because zoe has come and gone", said(r))
 	}
 
 	p.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
@@ -292,7 +308,8 @@ func checkFollow(c *check.C) {
 	p := c.Proxy()
 	watches, lists := faultproxy.Match{Verb: "watch", Resource: "configmaps"}, faultproxy.Match{Verb: "list", Resource: "configmaps"}
 	script := c.Start(testenv.Command{Path: c.Path("follow.sh"), Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
-	known := map[string]bool{"anna": true, "bert": true, "kube-root-ca.crt": true, "carl": true, "dora": true, "emma": true}
+	known := map[string]bool{"anna": true, "bert": true, "kube-root-ca.crt": true, "carl": true, "dora": true, "emma": true, "fred": true, "gina": true, "hugo": true}
+	resumed := false
 	var struck func() int
 	ignored := func() {
 		if struck != nil && struck() > 2 {
@@ -312,6 +329,8 @@ func checkFollow(c *check.C) {
 					c.Failf(`lines "+ NAME" and "- NAME"`, "the line %q", line)
 				case !known[name]:
 					c.Mistake("error taken for an object", "names of ConfigMaps", fmt.Sprintf("the line %q", line))
+				case sign == "+" && mirror[name] && resumed:
+					c.Mistake("version not kept", "each name once, although the watch was cut", fmt.Sprintf("the line %q a second time", line))
 				case sign == "+" && mirror[name]:
 					c.Mistake("listed again without comparing", "each name once, until it has gone", fmt.Sprintf("the line %q a second time", line))
 				default:
@@ -394,6 +413,30 @@ func checkFollow(c *check.C) {
 			c.Mistake("ghost", expected, "no line - anna")
 		}
 	})
+
+	// From here on there is a history: first a watch resumes after the last event, and then another 410 comes.
+	resumed, struck = true, nil
+	for _, step := range []struct{ before, after string }{{"fred", "gina"}, {"", "hugo"}} {
+		if step.before == "" {
+			resumed = false
+			p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
+		} else {
+			createFor(c, step.before)
+			wait("a line for a ConfigMap that is created", nothing)
+		}
+		before := p.Count(watches)
+		p.Cut(watches)
+		if err := c.Until(patience, func(context.Context) error {
+			if p.Count(watches) == before {
+				return errors.New("no watch")
+			}
+			return nil
+		}); err != nil {
+			c.Failf("a watch after the cut", "%v\n%s", err, script.Stderr())
+		}
+		createFor(c, step.after)
+		wait("+ "+step.after+", and no name that was printed before", nothing)
+	}
 }
 
 // checkCounter lets one writer count while somebody else writes the object
@@ -402,7 +445,7 @@ func checkCounter(c *check.C) {
 	p := c.Proxy()
 	puts := faultproxy.Match{Verb: "update", Resource: "configmaps", Name: "counter"}
 	p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"metadata":{"annotations":{"theirs":"kept"}},"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
 	}})
 	start := func(args ...string) *testenv.Process {
@@ -437,10 +480,10 @@ func checkCounter(c *check.C) {
 			refused++
 		}
 	}
-	held := fmt.Sprintf("count %s, data %v; of %d PUTs %d were accepted and %d refused with 409", cm.Annotations["count"], cm.Data, accepted+refused, accepted, refused)
-	const want = "count 3, data map[note:keep me theirs:kept], after 3 accepted PUTs and one that was refused"
+	held := fmt.Sprintf("annotations %v, data %v; of %d PUTs %d were accepted and %d refused with 409", cm.Annotations, cm.Data, accepted+refused, accepted, refused)
+	const want = "annotations map[count:3 theirs:kept], data map[note:keep me theirs:kept], after 3 accepted PUTs and one that was refused"
 	switch {
-	case cm.Data["note"] == "":
+	case cm.Data["note"] == "", theirs && cm.Annotations["theirs"] == "":
 		c.Mistake("data dropped", want, held)
 	case accepted > 0 && refused == 0 && !theirs:
 		c.Mistake("lost update", want, held)
@@ -466,6 +509,9 @@ func checkCounter(c *check.C) {
 	})
 	if n := p.Count(puts) - before; n != 1 {
 		c.Fail("no other PUT after the answer 500, which is no conflict", fmt.Sprintf("%d PUTs", n))
+	}
+	if script.Ended() && script.ExitCode() == 0 {
+		c.Mistake("failure hidden", "exit code 1 after the answer 500", "exit code 0")
 	}
 }
 

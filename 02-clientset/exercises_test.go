@@ -52,7 +52,17 @@ func checkFirstClient(c *check.C) {
 		return err
 	}
 	here := map[string]string{label: value}
-	c.Must(signIn(c.Context(), "old", here))
+	_, err := leases.Create(c.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: here, Finalizers: []string{"example.org/wait"}}}, metav1.CreateOptions{})
+	c.Must(err)
+	letGo := func() error {
+		_, err := leases.Patch(context.WithoutCancel(c.Context()), "old", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}
+	c.T.Cleanup(func() { // of a check that has ended before
+		if err := letGo(); err != nil && !apierrors.IsNotFound(err) {
+			c.T.Error(err)
+		}
+	})
 	c.Must(signIn(c.Context(), "stranger", nil))
 	watches := faultproxy.Match{Verb: "watch*", Resource: "leases"}
 	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "leases"}, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
@@ -87,6 +97,8 @@ func checkFirstClient(c *check.C) {
 			c.Mistake("no selector", "nothing about the Lease stranger, which has no label", client.Stdout())
 		case times("came passer-by") > 0:
 			c.Mistake("watch without a selector", "nothing about the Lease passer-by, which has no label", client.Stdout())
+		case times("left old") > 1:
+			c.Mistake("marked taken for gone", "left old, once", "left old, when that Lease got a deletionTimestamp, and again when it was gone")
 		case times("came anna") > 1:
 			c.Mistake("change taken for a coming", "came anna, once", "came anna again, after a change of that Lease")
 		}
@@ -108,15 +120,25 @@ func checkFirstClient(c *check.C) {
 			}
 			return nil
 		})
-		if err != nil {
-			c.Fail(strings.Join(expected, ", "), err.Error())
+		if err == nil {
+			return
 		}
+		own, getErr := leases.Get(c.Context(), "me", metav1.GetOptions{})
+		for _, r := range p.Requests(watches) {
+			query, err := url.ParseQuery(r.Query)
+			c.Must(err)
+			if getErr == nil && query.Get("resourceVersion") == own.ResourceVersion {
+				c.Mistake("missed between list and create", strings.Join(expected, ", "), "the watch begins at the version of the Lease me:\n"+client.Stdout())
+			}
+		}
+		c.Fail(strings.Join(expected, ", "), err.Error())
 	}
 	until("here old", "came anna", "came me")
 	c.Must(signIn(c.Context(), "passer-by", nil))
-	_, err := leases.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"anna"}}`), metav1.PatchOptions{})
+	_, err = leases.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"anna"}}`), metav1.PatchOptions{})
 	c.Must(err)
 	c.Must(leases.Delete(c.Context(), "old", metav1.DeleteOptions{}))
+	c.Must(letGo())
 	until("left old")
 	if times("came bert") == 0 { // events come in order
 		c.Mistake("missed between list and create", "came bert, who came after the list and before the program's own Lease", client.Stdout())
@@ -165,8 +187,8 @@ func checkFirstClient(c *check.C) {
 	}
 }
 
-// checkSelector has three Secrets, of which one has both the label and the type, and lists
-// with the options of the program.
+// checkSelector has six Secrets, of which one has both the label and the type, and lists with
+// the options of the program.
 func checkSelector(c *check.C) {
 	program := c.Program()
 	secrets := c.Client.CoreV1().Secrets(c.Namespace)
@@ -174,16 +196,21 @@ func checkSelector(c *check.C) {
 		name, team string
 		kind       corev1.SecretType
 	}{
-		{"web-login", "web", corev1.SecretTypeBasicAuth}, {"web-notes", "web", corev1.SecretTypeOpaque}, {"db-login", "db", corev1.SecretTypeBasicAuth},
+		{"web-login", "web", corev1.SecretTypeBasicAuth}, {"web-notes", "web", corev1.SecretTypeOpaque}, {"web-token", "web", "example.org/token"},
+		{"db-login", "db", corev1.SecretTypeBasicAuth}, {"ops-login", "ops", corev1.SecretTypeBasicAuth}, {"no-login", "", corev1.SecretTypeBasicAuth},
 	} {
+		labels := map[string]string{"team": s.team}
+		if s.team == "" {
+			labels = nil
+		}
 		_, err := secrets.Create(c.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: s.name, Labels: map[string]string{"team": s.team}},
+			ObjectMeta: metav1.ObjectMeta{Name: s.name, Labels: labels},
 			Type:       s.kind, StringData: map[string]string{corev1.BasicAuthUsernameKey: "any"},
 		}, metav1.CreateOptions{})
 		c.Must(err)
 	}
 	var options metav1.ListOptions
-	if r := c.Run(testenv.Command{Path: program, Args: []string{"logins"}}); json.Unmarshal([]byte(r.Stdout), &options) != nil {
+	if r := c.Run(testenv.Command{Path: program}); json.Unmarshal([]byte(r.Stdout), &options) != nil {
 		c.Failf("the options", "exit code %d\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	list, err := secrets.List(c.Context(), options)
@@ -197,39 +224,57 @@ func checkSelector(c *check.C) {
 	const want = "the Secret web-login"
 	switch got := strings.Join(found, ", "); got {
 	case "web-login":
-	case "web-login, web-notes":
-		c.Mistake("type forgotten", want, got+", which is of type Opaque")
-	case "db-login, web-login":
+	case "web-login, web-notes, web-token":
+		c.Mistake("type forgotten", want, got+"; their types are Opaque and example.org/token")
+	case "db-login, no-login, ops-login, web-login":
 		c.Mistake("label forgotten", want, got+", and db-login has the label team=db")
 	default:
 		c.Failf(want, "the list: %s", got)
 	}
 }
 
-// checkGone has the API server refuse to delete what is not there, and then what somebody
-// may not delete, and gives the program both answers.
+// checkGone has the API server refuse to delete what is not there, what is another object, and what
+// somebody may not delete, and gives the program each answer.
 func checkGone(c *check.C) {
 	program := c.Program()
 	nobody := rest.CopyConfig(c.Config)
 	nobody.Impersonate.UserName = "nobody"
 	asNobody, err := kubernetes.NewForConfig(nobody)
 	c.Must(err)
-	exit := func(client kubernetes.Interface, code int32) testenv.Result {
-		err := client.CoreV1().ConfigMaps(c.Namespace).Delete(c.Context(), "old", metav1.DeleteOptions{})
+	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	_, err = configMaps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
+	c.Must(err)
+	answer := func(err error, code int32) metav1.Status {
 		var refusal apierrors.APIStatus
 		if !errors.As(err, &refusal) || refusal.Status().Code != code {
 			c.T.Fatalf("deleting: %v, want %d", err, code)
 		}
-		status, err := json.Marshal(refusal.Status())
-		c.Must(err)
-		return c.Run(testenv.Command{Path: program, Args: []string{"gone", string(status)}})
+		return refusal.Status()
 	}
-	missing, forbidden := exit(c.Client, http.StatusNotFound), exit(asNobody, http.StatusForbidden)
+	exit := func(status metav1.Status) testenv.Result {
+		text, err := json.Marshal(status)
+		c.Must(err)
+		return c.Run(testenv.Command{Path: program, Args: []string{string(text)}})
+	}
+	notFound := answer(configMaps.Delete(c.Context(), "old", metav1.DeleteOptions{}), http.StatusNotFound)
+	missing := exit(notFound)
+	forbidden := exit(answer(asNobody.CoreV1().ConfigMaps(c.Namespace).Delete(c.Context(), "old", metav1.DeleteOptions{}), http.StatusForbidden))
+	another := exit(answer(configMaps.Delete(c.Context(), "new", *metav1.NewPreconditionDeleteOptions("another")), http.StatusConflict))
+	expired := exit(metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "it has moved for good"})
+	// The message is for people, and may change.
+	notFound.Message = "nothing here"
+	reworded := exit(notFound)
 	switch {
+	case expired.ExitCode == 0 && forbidden.ExitCode != 0:
+		c.Mistake("another reason", "nil after 404 NotFound, and an error after 410 Gone", "nil after 410 Gone")
 	case forbidden.ExitCode == 0:
 		c.Mistake("every error ignored", "an error after 403", "nil")
 	case missing.ExitCode != 0:
 		c.Mistake("gone taken for a failure", "nil after 404", missing.Stderr)
+	case reworded.ExitCode != 0:
+		c.Mistake("message read", "nil after 404 with another message", reworded.Stderr)
+	case another.ExitCode == 0:
+		c.Fail("an error after 409, because the object of that name is another one", "nil")
 	case !strings.Contains(forbidden.Stderr, "deleting: "):
 		c.Fail("the error as it was", forbidden.Stderr)
 	}
@@ -256,7 +301,7 @@ func checkSince(c *check.C) {
 
 	text, err := json.Marshal(list)
 	c.Must(err)
-	r := c.Run(testenv.Command{Path: program, Args: []string{"since", string(text), string(own)}})
+	r := c.Run(testenv.Command{Path: program, Args: []string{string(text), string(own)}})
 	if r.ExitCode != 0 {
 		c.Failf("a version", "exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
@@ -267,7 +312,10 @@ func checkSince(c *check.C) {
 		c.Fail(want, err.Error())
 	}
 	defer w.Stop()
-	event := <-w.ResultChan()
+	event, open := <-w.ResultChan()
+	if !open {
+		c.Failf(want, "from version %q: nothing for 10 s", options.ResourceVersion)
+	}
 	cm, ok := event.Object.(*corev1.ConfigMap)
 	if !ok {
 		c.Failf(want, "from version %q: %v", options.ResourceVersion, apierrors.FromObject(event.Object))
@@ -296,7 +344,7 @@ func checkRetry(c *check.C) {
 		_, err := configMaps.Create(ctx, theirs, metav1.CreateOptions{})
 		return err
 	}})
-	updates := faultproxy.Match{Verb: "update", Resource: "configmaps", Name: "counter"}
+	updates := faultproxy.Match{Resource: "configmaps", Name: "counter", If: func(r faultproxy.Request) bool { return r.Verb == "update" || r.Verb == "patch" }}
 	p.MustInject(faultproxy.Rule{Match: updates, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		_, err := configMaps.Patch(ctx, "counter", types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
@@ -346,6 +394,29 @@ func checkRetry(c *check.C) {
 	case !strings.Contains(one.Stdout(), "count 13 after ") || strings.Contains(one.Stdout(), "after 0 ") || strings.Contains(one.Stdout(), "after 1 "):
 		c.Fail("1 writers, 3 rounds: count 13 after 2 refusals", "it printed:\n"+one.Stdout())
 	}
+
+	// DefaultRetry tries five times.
+	refusals := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 12})
+	if often, counter := count("1", "2"); often.ExitCode() != 0 || counter.Data["count"] != "2" {
+		c.Mistake("too few tries", "count 2, after 12 refusals", fmt.Sprintf("count %s, after %d refusals; exit code %d:\n%s", counter.Data["count"], refusals.Struck(), often.ExitCode(), often.Stderr()))
+	}
+	forbidden := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	refused := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
+	if err := c.Until(20*time.Second, func(context.Context) error {
+		if forbidden.Struck() > 1 {
+			c.Mistake("tries for ever", "an error after 403 Forbidden", "another write")
+		}
+		if refused.Ended() {
+			return nil
+		}
+		return errors.New("it still runs")
+	}); err != nil {
+		c.Fail("the program ends after 403 Forbidden", err.Error())
+	}
+	if refused.ExitCode() == 0 {
+		c.Fail("an error after 403 Forbidden", "exit code 0:\n"+refused.Stdout())
+	}
+	forbidden.Remove()
 
 	four, counter := count("4", "5")
 	if got := counter.Data["count"]; got != "20" {
@@ -613,6 +684,9 @@ func checkSafePatch(c *check.C) {
 		}},
 		{"old pods counted", "one replica that is updated and available, and an old one besides", func(generation int64) appsv1.DeploymentStatus {
 			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+		}},
+		{"no replicas are enough", "nothing is updated, and nothing available, of the one replica that the spec wants", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation}
 		}},
 		{"ready taken for available", "one replica that is updated and ready, and not available yet", func(generation int64) appsv1.DeploymentStatus {
 			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 0}

@@ -233,8 +233,8 @@ func checkRepair(c *check.C) {
 	l.set("round", "410")
 	l.mustPrint("round=410\n")
 	// lose takes the history away, and holds the list that should follow. A watch without a version never gets a 410.
-	lose := func() (gone, stall *faultproxy.Injection) {
-		gone = l.proxy.MustInject(faultproxy.Rule{Fault: faultproxy.ErrorEvent, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
+	lose := func(how faultproxy.Fault) (gone, stall *faultproxy.Injection) {
+		gone = l.proxy.MustInject(faultproxy.Rule{Fault: how, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
 			query, err := url.ParseQuery(r.Query)
 			return err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
 		}}})
@@ -243,7 +243,7 @@ func checkRepair(c *check.C) {
 		return gone, stall
 	}
 	open := len(l.proxy.Requests(faultproxy.Watches))
-	gone, stall := lose()
+	gone, stall := lose(faultproxy.ErrorEvent)
 	err = l.until(patience(), func(context.Context) error {
 		watches := l.proxy.Requests(faultproxy.Watches)
 		if stall.Struck() == 0 && gone.Struck() < 3 && (len(watches) == open || gone.Struck() > 0) {
@@ -285,11 +285,14 @@ func checkRepair(c *check.C) {
 		l.Failf("two lists, at the start and after the 410", "%d lists", n)
 	}
 
-	// What appears while the history is lost is in the list, and no event tells of it.
+	// What appears while the history is lost is in the list, and no event tells of it. This time
+	// the watch does not even begin: the answer is 410 itself.
 	start("late")
 	failure = l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
-	gone, stall = lose()
+	gone, stall = lose(faultproxy.Answer)
 	switch err := l.struck(stall); {
+	case err != nil && gone.Struck() > 1:
+		l.Mistake("ignores the answer 410", again, fmt.Sprintf("%d watches from the same resourceVersion, each answered by 410 Gone", gone.Struck()))
 	case errors.Is(err, errEnded) && failure.Struck() > 0:
 		l.Mistake("ends at a failure", "another list after one that was answered by 500", l.output(err))
 	case err != nil:

@@ -414,8 +414,13 @@ func checkRestore(c *check.C) {
 	l.start()
 	want := ports{"http": "80", "metrics": "9090"}
 	l.mustHold("web", want, "when web is labelled ports=listed")
-	l.forge("web-ports", `{"data":{"http":"1"}}`)
+	before := l.list("web")
+	l.forge("web-ports", `{"metadata":{"labels":{"color":"blue"}},"data":{"http":"1"}}`)
 	l.restored("web", want, "when somebody has changed it", "list forgotten")
+	// Who deletes it and makes it anew cannot keep that.
+	if now := l.list("web"); now != nil && now.UID == before.UID && now.Labels["color"] != "blue" {
+		l.Mistake("rest of the list lost", "the label color=blue, which somebody else has given to web-ports", fmt.Sprintf("the labels %v", now.Labels))
+	}
 	l.remove("web-ports")
 	l.restored("web", want, "when somebody has deleted it", "list forgotten")
 
@@ -488,6 +493,8 @@ func checkCalm(c *check.C) {
 	for _, name := range []string{"taken", "owned", "a"} {
 		l.service(name, "listed", map[string]int32{"http": 80})
 	}
+	l.set("alone-ports", "foreign") // there is no Service alone
+	foreign["alone"] = l.list("alone")
 	l.start("KUBE_CACHE_MUTATION_DETECTOR=true")
 	l.calmly("a", ports{"http": "80"}, "when a is labelled ports=listed")
 	l.forge("a-ports", `{"data":{"http":"1"}}`)
@@ -498,7 +505,7 @@ func checkCalm(c *check.C) {
 	before := l.proxy.Count(acceptedWrites)
 	l.touch("a")
 	l.forge("a-ports", `{"metadata":{"labels":{"color":"blue"}}}`)
-	for name := range foreign {
+	for _, name := range []string{"taken", "owned"} {
 		l.service(name, "", map[string]int32{"http": 80})
 	}
 	for _, name := range []string{"b", "c"} {
@@ -517,6 +524,21 @@ func checkCalm(c *check.C) {
 	}
 	if n := l.proxy.Count(acceptedWrites) - before; n > 2 {
 		l.Mistake("write without a difference", "2 writes: the lists of b and c are created", fmt.Sprintf("%d writes, after an annotation of Service a and a label of its list", n))
+	}
+
+	// What stood in the way goes. What the program takes before that is e.
+	for _, name := range []string{"taken", "e"} {
+		l.service(name, "listed", map[string]int32{"http": 80})
+	}
+	l.calmly("e", ports{"http": "80"}, "when e is labelled ports=listed")
+	l.remove("taken-ports")
+	if err := l.holds(soon(), "taken", ports{"http": "80"}); err != nil {
+		expected := expectedList("taken", ports{"http": "80"}, "when somebody else's ConfigMap of that name is deleted")
+		l.detected(expected, err)
+		if l.touch("taken"); l.holds(soon(), "taken", ports{"http": "80"}) == nil {
+			l.Mistake("free name unnoticed", expected, "it does so only when something happens to its Service, too")
+		}
+		l.fail(expected, err)
 	}
 
 	// The eighth try comes 5+10+...+320 = 635 ms after the first.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -273,6 +274,17 @@ func checkStatus(c *check.C) {
 		c.Fail("lastChecked is the time of the last report", held)
 	case text(field(last, "spec", "requiredProbes")) != `["startup"]`:
 		c.Fail("requiredProbes [startup], which somebody else has written", fmt.Sprintf("spec %s", text(last.Object["spec"])))
+	}
+
+	p = c.Proxy()
+	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	r = c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}, Timeout: check.Patience(20 * time.Second)})
+	const gaveUp = "an error after 403 Forbidden"
+	switch {
+	case r.TimedOut:
+		c.Mistake("tries for ever", gaveUp, fmt.Sprintf("%d requests, and no end", p.Count(ours)))
+	case r.ExitCode == 0:
+		c.Fail(gaveUp, "exit code 0")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -304,10 +306,82 @@ func (o *controllerTest) tries(proxy *testenv.Proxy, more int, meanwhile func())
 
 func (r *replica) works() bool { return strings.Contains(r.Process.Stderr(), `"Working"`) }
 
+// inSettings prints what settings returns for a lease, and whether the process goes on when it leads no more.
+const inSettings = `package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+func init() {
+	if os.Getenv("CHECK_SETTINGS") == "" {
+		return
+	}
+	client, err := kubernetes.NewForConfig(&rest.Config{})
+	if err != nil {
+		panic(err)
+	}
+	l := lease{namespace: "a-namespace", name: "a-name", duration: 31 * time.Second, deadline: 17 * time.Second, retry: 3 * time.Second}
+	settings, err := l.settings(client.CoordinationV1(), make(chan struct{}))
+	if err != nil {
+		panic(err)
+	}
+	said := map[string]any{"PID": os.Getpid(), "Durations": []time.Duration{settings.LeaseDuration, settings.RenewDeadline, settings.RetryPeriod}}
+	if lock, ok := settings.Lock.(*lock); ok {
+		said["Lease"], said["Identity"] = lock.LeaseMeta.Namespace+"/"+lock.LeaseMeta.Name, lock.Identity()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(said); err != nil {
+		panic(err)
+	}
+	if settings.Callbacks.OnStoppedLeading != nil {
+		settings.Callbacks.OnStoppedLeading()
+	}
+	fmt.Println("goes on")
+	os.Exit(0)
+}
+`
+
+// checkSettings looks at the settings for a lease with a name and durations of its own.
+func checkSettings(c *check.C, program string) {
+	r := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_SETTINGS=1"}})
+	var said struct {
+		PID             int
+		Durations       []time.Duration
+		Lease, Identity string
+	}
+	text, goesOn, _ := strings.Cut(r.Stdout, "\n")
+	if err := json.Unmarshal([]byte(text), &said); err != nil {
+		c.Failf("settings", "%v\n%s%s", err, r.Stdout, r.Stderr)
+	}
+	// A host's name has letters, and may have digits, too.
+	host, err := os.Hostname()
+	c.Must(err)
+	own := strings.Trim(strings.TrimPrefix(said.Identity, host), "-_./:@#")
+	switch want := []time.Duration{31 * time.Second, 17 * time.Second, 3 * time.Second}; {
+	case said.Lease == "":
+		c.Mistake("another lock", "a Lock of the type *lock", "another type")
+	case said.Lease != "a-namespace/a-name":
+		c.Fail("the Lease a-namespace/a-name, as l says", "the Lease "+said.Lease)
+	case !slices.Equal(said.Durations, want):
+		c.Mistake("durations not used", fmt.Sprintf("the durations %v, which are those of l", want), fmt.Sprintf("%v", said.Durations))
+	case own == strconv.Itoa(said.PID):
+		c.Mistake("number of the process", "an identity that differs from that of an earlier process in the same container", fmt.Sprintf("the identity %s, and %d is the process's number", said.Identity, said.PID))
+	case !strings.Contains(goesOn, "goes on"):
+		c.Mistake("ends at once", "a process that goes on after OnStoppedLeading, and ends in its order", fmt.Sprintf("exit code %d", r.ExitCode))
+	}
+}
+
 // checkElection lets somebody else hold the lease first, then one process, and then
 // a second one.
 func checkElection(c *check.C) {
-	o, _ := openFor(c, c.Program())
+	program := c.Program(testenv.AddFile("zz_check.go", inSettings))
+	o, _ := openFor(c, program)
 	o.foreignLease()
 	first := o.start()
 	first.WaitReady()
@@ -356,9 +430,11 @@ func checkElection(c *check.C) {
 		c.Mistake("lease kept on exit", "a lease without a holder, or with the standby as the holder", "the holder is still "+now+", which has ended")
 	}
 	second.waitLeads()
+	checkSettings(c, program)
 }
 
-// oneReturns runs two fake controllers, of which the first fails while the process leads.
+// oneReturns runs two fake controllers, of which the first fails while the process leads; or one
+// that takes its time to stop.
 const oneReturns = `package main
 
 import (
@@ -375,10 +451,11 @@ func (f fake) Run(ctx context.Context) error { return f(ctx) }
 func (f fake) Ready() bool                   { return true }
 
 func init() {
-	if os.Getenv("CHECK_ONE_RETURNS") == "" {
+	mode := os.Getenv("CHECK_ONE_RETURNS")
+	if mode == "" {
 		return
 	}
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(context.Background())
 	o, err := parse(os.Args[1:])
 	if err != nil {
 		panic(err)
@@ -391,9 +468,21 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
+	if mode == "slow" {
+		slow := fake(func(ctx context.Context) error {
+			<-e.won
+			cancel()
+			<-ctx.Done()
+			fmt.Println("stopping")
+			time.Sleep(20 * time.Second)
+			return nil
+		})
+		fmt.Println(controllers{all: []controller{slow}}.run(ctx, e))
+		os.Exit(0)
+	}
 	fails := fake(func(context.Context) error {
 		<-e.won
-		if os.Getenv("CHECK_ONE_RETURNS") == "well" {
+		if mode == "well" {
 			return nil
 		}
 		return errors.New("the first has failed")
@@ -509,6 +598,20 @@ func checkDrain(c *check.C) {
 		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "one-returns-well"}})
 	if !strings.Contains(well.Stdout, "the second was stopped") {
 		c.Mistake("the others go on", "the end of the second Run after the first has returned, though without an error", "the second was not stopped within 10 seconds")
+	}
+
+	// The lease is lost while the controllers stop.
+	slow := c.Start(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=slow"}, Timeout: time.Minute,
+		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "slow", "-lease-duration", "4s", "-renew-deadline", "2s", "-retry-period", "1s"}})
+	o.Eventually(time.Minute, func(context.Context) error {
+		if slow.Ended() || strings.Contains(slow.Stdout(), "stopping") {
+			return nil
+		}
+		return errors.New("it does not stop its controller")
+	})
+	lone.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases", Name: "slow"}, Fault: faultproxy.Stall, Times: -1})
+	if r := slow.Wait(); !strings.Contains(r.Stdout, errLeaseLost) {
+		c.Mistake("lost while stopping", "errLeaseLost, because the lease was lost while a Run was still stopping", "the result "+strings.TrimPrefix(strings.TrimSpace(r.Stdout), "stopping\n")+", when that Run had returned")
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -94,6 +95,13 @@ func checkScale(c *check.C) {
 			c.Fail("the right to get and update deployments/scale, and no other", "it may also "+more.verb+" "+strings.TrimSuffix(more.resource+"/"+more.subresource, "/"))
 		}
 	}
+	for _, rule := range role.Rules {
+		for right := range rights.Of(rule) {
+			if right.Group != "apps" || right.Resource != "deployments/scale" || right.Verb != "get" && right.Verb != "update" {
+				c.Mistake("more than was asked for", "the right to get and update deployments/scale, and no other", fmt.Sprintf("it may also %s %s in the group %q", right.Verb, right.Resource, right.Group))
+			}
+		}
+	}
 }
 
 // checkRegistry has kubectl render the manifest with the learner's kustomization.
@@ -143,13 +151,16 @@ func checkRegistry(c *check.C) {
 	}
 }
 
-// checkLogs asks about four accounts of the check's namespace.
+// checkLogs asks about five accounts of the check's namespace.
 func checkLogs(c *check.C) {
 	get := func(resource string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"}}
 	}
 	c.Must(grant(c, "support", get("pods/log")))
 	c.Must(grant(c, "viewer", get("pods")))
+	some := get("pods/log")
+	some.ResourceNames = []string{"web", "any", "pod", "my-pod", "test", "example", "nginx", "icecream"}
+	c.Must(grant(c, "some", some))
 	everywhere := metav1.ObjectMeta{Name: c.Namespace + "-logs"}
 	rbac := c.Client.RbacV1()
 	c.T.Cleanup(func() {
@@ -187,6 +198,9 @@ func checkLogs(c *check.C) {
 	}
 	if got := says("viewer"); !strings.HasPrefix(got, "no ") {
 		c.Mistake("the pod instead of its log", "no for an account that may get pods only", got)
+	}
+	if got := says("some"); !strings.HasPrefix(got, "no ") {
+		c.Mistake("one pod for all", "no for an account that may get the logs of some pods, by their names", got)
 	}
 	if got := says("everywhere"); !strings.HasPrefix(got, "yes ") {
 		c.Fail("yes for an account that may get pods/log in all namespaces", got)

@@ -3,6 +3,7 @@ package anylanguage
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -73,26 +76,36 @@ func runtime(t testing.TB, language string) string {
 type controller struct{ language, file, hook string }
 
 var controllers = map[string]controller{
-	"bash":        {language: "bash", file: "icecream.sh"},
-	"Python":      {language: "python", file: "icecream.py"},
-	"Node.js":     {language: "node", file: "icecream.mjs"},
-	"Perl":        {language: "perl", file: "from-the-lesson/icecream.pl"},
-	"hook jq":     {hook: "icecream.jq"},
-	"hook Python": {language: "python", hook: "icecream.py"},
-	"hook Node":   {language: "node", hook: "icecream.mjs"},
+	"bash":    {language: "bash", file: "icecream.sh"},
+	"Python":  {language: "python", file: "icecream.py"},
+	"Node.js": {language: "node", file: "icecream.mjs"},
+	"Perl":    {language: "perl", file: "from-the-lesson/icecream.pl"},
+	"hook jq": {hook: "icecream.jq"},
+}
+
+// hooks decide as "hook jq" does, in other languages.
+var hooks = map[string]controller{
+	"Python":  {language: "python", hook: "icecream.py"},
+	"Node.js": {language: "node", hook: "icecream.mjs"},
+}
+
+// decision is the command, run in the clone's root, that hook asks for the decision.
+func (c controller) decision(t testing.TB) []string {
+	t.Helper()
+	program := []string{"jq", "-c", "-f"}
+	if c.language != "" {
+		program = []string{runtime(t, c.language)}
+	}
+	return append(program, filepath.Join("12-any-language", "hook", "hooks", c.hook))
 }
 
 // prepare prepares a controller that does not run yet, with its patch in mends or without.
 func (c controller) prepare(t testing.TB, mended bool) *icecreamtest.Test {
 	t.Helper()
 	if c.hook != "" {
-		program := []string{"jq", "-c", "-f"}
-		if c.language != "" {
-			program = []string{runtime(t, c.language)}
-		}
-		e := testenv.New(t)
+		decision, e := c.decision(t), testenv.New(t)
 		f := icecreamtest.Of(t, e, e.Program("./12-any-language/hook"), "-parent", "icecreams.v1alpha1.controller.nicoleh.io", "-child", "deployments.v1.apps", "--")
-		f.Command.Args = append(append(f.Command.Args, program...), filepath.Join("12-any-language", "hook", "hooks", c.hook))
+		f.Command.Args = append(f.Command.Args, decision...)
 		return f
 	}
 	path, dir := runtime(t, c.language), "12-any-language"
@@ -180,6 +193,69 @@ func TestControllers(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A hook in another language gives the answers of the one in jq, which TestControllers tries, and hook runs it.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	const question = `{"parent": {"metadata": {"name": "vanilla", "uid": "1234", "generation": 3}, "spec": {"deploymentName": "cone", "replicas": %d}}, "children": [%s], "refused": %q, "taken": %q}`
+	questions := []struct {
+		replicas                         int
+		child, refused, taken, condition string
+	}{
+		{1, "", "", "", "False Progressing "},
+		{0, "", "", "", "True Available "},
+		{1, `{"kind": "Deployment"}`, "", "", "False Progressing "},
+		{2, `{"status": {"replicas": 2}}`, "", "", "False Progressing "},
+		{2, `{"status": {"replicas": 2, "availableReplicas": 1}}`, "", "", "False Progressing "},
+		{2, `{"status": {"replicas": 2, "availableReplicas": 2}}`, "", "", "True Available "},
+		{2, `{"status": {"replicas": 3, "availableReplicas": 3}}`, "", "", "True Available "},
+		{1, "", "no more pods", "", "False Refused no more pods"},
+		{1, `{"status": {"replicas": 1, "availableReplicas": 1}}`, "no more pods", "", "False Refused no more pods"},
+		{1, "", "", "cone is another's", "False ErrResourceExists cone is another's"},
+		{1, "", "no more pods", "cone is another's", "False Refused no more pods"},
+	}
+	for name, c := range hooks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, q := range questions {
+				asked := fmt.Sprintf(question, q.replicas, q.child, q.refused, q.taken)
+				want, got := answer(t, controllers["hook jq"], asked), answer(t, c, asked)
+				conditions, _, _ := unstructured.NestedSlice(want, "status", "conditions")
+				says := ""
+				for _, c := range conditions {
+					c := c.(map[string]any)
+					says += fmt.Sprintf("%s %s %s", c["status"], c["reason"], c["message"])
+				}
+				if says != q.condition {
+					t.Errorf("%s: the condition is %q, want %q", asked, says, q.condition)
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-jq +%s):\n%s", asked, name, diff)
+				}
+			}
+			f := c.prepare(t, false)
+			start(f)
+			f.Create("vanilla", "cone", 1)
+			owned(f, "vanilla", "cone", 1)
+		})
+	}
+}
+
+// answer asks a decision one question.
+func answer(t *testing.T, c controller, question string) (answer map[string]any) {
+	t.Helper()
+	command := c.decision(t)
+	decide := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	decide.Dir, decide.Stdin = "..", strings.NewReader(question)
+	out, err := decide.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &answer)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", question, err, out)
+	}
+	return answer
 }
 
 func testController(t *testing.T, f *icecreamtest.Test) {

@@ -376,11 +376,15 @@ func (g *grower) overwritten(ice *v1alpha1.Icecream) {
 		}
 		return errors.New("none")
 	})
+	kept := func() {
+		if team := g.f.Deployment(name).Annotations["team"]; team != "salt" {
+			g.C.Mistake("update without a version", "6 replicas, and the annotation team=salt, which somebody had set a moment before", "the annotation team="+team+", as it had been before that")
+		}
+	}
+	kept() // when the events come, another write from an old copy may put it back
 	held.Remove()
 	g.Until(name+" has 6 replicas", g.replicas(name, 6))
-	if team := g.f.Deployment(name).Annotations["team"]; team != "salt" {
-		g.C.Mistake("update without a version", "6 replicas, and the annotation team=salt, which somebody had set a moment before", "the annotation team="+team+", as it had been before that")
-	}
+	kept()
 }
 
 // hot refuses the repair of a Deployment for a while, and looks for a pause between the
@@ -425,6 +429,10 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 	// Where pauses double, so many tries have some that are many times as long as others, also on a slow machine.
 	if n := len(waits); n >= 12 && waits[n-1] < 3*waits[n/2] {
 		g.mistake("always the same pause", expected, fmt.Sprintf("%d tries in 3 s, and the longest pause of %s is hardly longer than others", len(tried), waits[n-1].Round(time.Millisecond)))
+	}
+	// Few tries come of pauses that are long, which may grow all the same.
+	if n := len(waits); n >= 2 && n < 12 && waits[n-1] < waits[0]*6/5 {
+		g.mistake("always the same pause", expected, fmt.Sprintf("%d tries in 3 s, and all pauses between %s and %s", len(tried), waits[0].Round(time.Millisecond), waits[n-1].Round(time.Millisecond)))
 	}
 	failing.Remove()
 	held.Remove()
@@ -695,6 +703,9 @@ func Report(c *check.C) {
 		c.Fail(expected, err.Error())
 	}
 	reports(1)
+	if now := status("vanilla"); now.Selector != "" || len(now.Nodes) > 0 || meta.FindStatusCondition(now.Conditions, v1alpha1.ConditionOwned) != nil {
+		g.mistake("more than was asked for", "neither selector nor nodes nor the condition Owned, which are not the program's", asJSON(now))
+	}
 
 	// Another program writes a condition of which the program's cache does not hear yet, and then a
 	// pod has to be ready for longer, so it is not available.

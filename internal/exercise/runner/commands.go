@@ -87,31 +87,26 @@ func currentTask(ws workspace.Workspace, v variables) (exercise.Task, exercise.S
 	return exercise.Task{}, exercise.State{}, fmt.Errorf("all tasks of step %d have passed; name one with TASK=%s", tasks[0].Step.Number, tasks[0].Name)
 }
 
-// Begin writes the learner's copies of tasks that are not there yet.
+// Begin writes the learner's copies of tasks that are not there yet, and shows these tasks, or the one that TASK names.
 func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
 	v := given()
 	tasks, err := namedTasks(ws, v)
 	if err != nil {
 		return err
 	}
-	begun := 0
-	var kept []error
 	for _, t := range tasks {
-		if t.Begun(ws) && !t.Shares() {
-			kept = append(kept, t.Begin(ws)) // which says what to do
-			continue
+		kept := t.Begun(ws) && !t.Shares()
+		if !kept {
+			if err := t.Begin(ws); err != nil {
+				return err
+			}
 		}
-		if err := t.Begin(ws); err != nil {
-			return err
+		if !kept || v.task != "" {
+			showTask(t)
 		}
-		begun++
-		showTask(t)
-	}
-	if begun == 0 {
-		return errors.Join(kept...)
-	}
-	for _, err := range kept {
-		fmt.Printf("Note: %v\n", err)
+		if kept {
+			fmt.Printf("Note: %s is there and stays as it is; make reset %s moves it aside and begins again\n", t.Shown(""), t.Args())
+		}
 	}
 	fmt.Printf("\n%s says whether it is done, %s does so at each save, and %s helps.\n",
 		terminal.Bold.Paint(os.Stdout, fmt.Sprintf("make check N=%d", tasks[0].Step.Number)), fmt.Sprintf("make watch N=%d", tasks[0].Step.Number), fmt.Sprintf("make hint N=%d", tasks[0].Step.Number))
