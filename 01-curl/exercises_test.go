@@ -246,7 +246,7 @@ func checkFold(c *check.C) {
 		c.Mistake("deletion ignored", expected, held)
 	case held == "anna anna axb bert-2 old-bert":
 		c.Mistake("change taken for a new object", expected, held)
-	case held == "anna bert-2 old-bert" || held == "anna axb bert-2" || held == "anna axb old-bert" || held == "anna axb" || held == "anna bert-2" || held == "anna":
+	case len(got) < 4 && !slices.Contains(got, "bert") && !slices.Contains(got, "a.b"):
 		c.Mistake("others removed", expected, held)
 	case held != "anna axb bert-2 old-bert":
 		c.Fail(expected, held)
