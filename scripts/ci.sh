@@ -40,7 +40,7 @@ containers='^Test(README|InCluster|RolloutOfContainers|PodStreams|ContainersSeeA
 
 # On real containers these show what they have shown on kwok: they change our own
 # programs, or try a reader's.
-shown='^Test(Exercises|BadInput|ProgramsReportErrors|ScriptsRunTwice|Mends|FindTheBugs|Guards|IcecreamGuards|Defaults|Suites|Conversion)$'
+shown='^Test(Exercises|BadInput|ProgramsReportErrors|ScriptsRunTwice|Mends|FindTheBugs|Guards|IcecreamGuards|Defaults|Suite)$'
 
 run() {
   case $1 in
