@@ -39,6 +39,13 @@ func lines(p *testenv.Process) []string {
 	return slices.DeleteFunc(strings.Split(p.Stdout(), "\n"), func(line string) bool { return line == "" })
 }
 
+// query is what a request has behind its path.
+func query(c *check.C, r faultproxy.Request) url.Values {
+	values, err := url.ParseQuery(r.Query)
+	c.Must(err)
+	return values
+}
+
 // checkFirstClient has somebody come before the program signs in, and somebody before its watch.
 // Then it lets Leases come, change and go, the program's own at the end. A second program loses
 // its watch.
@@ -86,9 +93,7 @@ func checkFirstClient(c *check.C) {
 	}
 	known := func() {
 		for _, r := range p.Requests(watches) {
-			query, err := url.ParseQuery(r.Query)
-			c.Must(err)
-			if version := query.Get("resourceVersion"); r.Verb == "watch" && (version == "" || version == "0") && times("came old") > 0 {
+			if version := query(c, r).Get("resourceVersion"); r.Verb == "watch" && (version == "" || version == "0") && times("came old") > 0 {
 				c.Mistake("watched from now", "here old", "here old, and then came old")
 			}
 		}
@@ -125,9 +130,7 @@ func checkFirstClient(c *check.C) {
 		}
 		own, getErr := leases.Get(c.Context(), "me", metav1.GetOptions{})
 		for _, r := range p.Requests(watches) {
-			query, err := url.ParseQuery(r.Query)
-			c.Must(err)
-			if getErr == nil && query.Get("resourceVersion") == own.ResourceVersion {
+			if getErr == nil && query(c, r).Get("resourceVersion") == own.ResourceVersion {
 				c.Mistake("missed between list and create", strings.Join(expected, ", "), "the watch begins at the version of the Lease me:\n"+client.Stdout())
 			}
 		}
@@ -433,15 +436,10 @@ func checkPages(c *check.C) {
 		return c.Client.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, "page-024", metav1.DeleteOptions{})
 	}})
 	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "30", "-limit", "10"}})
-	query := func(r faultproxy.Request) url.Values {
-		values, err := url.ParseQuery(r.Query)
-		c.Must(err)
-		return values
-	}
 	err := c.Until(20*time.Second, func(context.Context) error {
 		first := 0
 		for i, r := range p.Requests(lists) {
-			q := query(r)
+			q := query(c, r)
 			switch {
 			case i == 0 && q.Get("limit") == "":
 				c.Mistake("no limit", "a list request with limit=10", "?"+r.Query)

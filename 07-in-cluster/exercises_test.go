@@ -359,7 +359,6 @@ func checkSettings(c *check.C, program string) {
 	if err := json.Unmarshal([]byte(text), &said); err != nil {
 		c.Failf("settings", "%v\n%s%s", err, r.Stdout, r.Stderr)
 	}
-	// A host's name has letters, and may have digits, too.
 	host, err := os.Hostname()
 	c.Must(err)
 	own := strings.Trim(strings.TrimPrefix(said.Identity, host), "-_./:@#")

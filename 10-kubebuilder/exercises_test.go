@@ -185,20 +185,20 @@ func checkSuite(c *check.C) {
 		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "suite"), "."}}); err != nil {
 		c.Fail("a suite that compiles", output+err.Error())
 	}
-	start := func(environ ...string) testenv.Command {
+	suite := func(environ ...string) testenv.Command {
 		return testenv.Command{Path: filepath.Join(dir, "suite"), Args: []string{"-ginkgo.no-color"}, Timeout: 3 * time.Minute, Grace: 20 * time.Second,
 			Env: append([]string{"TMPDIR=" + dir, "KUBEBUILDER_ASSETS=" + c.Workspace().Bin(""), "KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m"}, environ...)}
 	}
-	if r := c.Run(start()); r.ExitCode != 0 {
+	if r := c.Run(suite()); r.ExitCode != 0 {
 		c.Fail(right, r.Stdout+r.Stderr)
 	}
-	none := start()
+	none := suite()
 	none.Args = append(none.Args, "-ginkgo.focus=^no spec has this name$")
 	if c.Run(none).ExitCode == 0 {
 		c.Mistake("green without running", "a suite that fails when no spec runs", "it passes")
 	}
 	// Where envtest has other binaries, a suite may well run.
-	if _, err := os.Stat("/usr/local/kubebuilder/bin"); errors.Is(err, os.ErrNotExist) && c.Run(start("KUBEBUILDER_ASSETS=", "PATH=/usr/bin:/bin")).ExitCode == 0 {
+	if _, err := os.Stat("/usr/local/kubebuilder/bin"); errors.Is(err, os.ErrNotExist) && c.Run(suite("KUBEBUILDER_ASSETS=", "PATH=/usr/bin:/bin")).ExitCode == 0 {
 		c.Mistake("skipped", "a suite that fails where KUBEBUILDER_ASSETS is not set and no API server can be started", "it passes")
 	}
 
@@ -206,7 +206,7 @@ func checkSuite(c *check.C) {
 	// has to pass with one of its own, too; and if it is not green there with the right webhook at the end, being red has
 	// meant nothing, and all run once more, each with its own.
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	serve := start("SERVE=" + kubeconfig)
+	serve := suite("SERVE=" + kubeconfig)
 	serve.Timeout = 10 * time.Minute
 	c.Start(serve)
 	c.Must(c.Until(2*time.Minute, func(context.Context) error {
@@ -219,7 +219,7 @@ func checkSuite(c *check.C) {
 	c.Must(err)
 	passes := func(variant string) bool {
 		c.Must(forget(c.Context(), client))
-		return c.Run(start("USE_EXISTING_CLUSTER=true", "KUBECONFIG="+kubeconfig, "VARIANT="+variant)).ExitCode == 0
+		return c.Run(suite("USE_EXISTING_CLUSTER=true", "KUBECONFIG="+kubeconfig, "VARIANT="+variant)).ExitCode == 0
 	}
 	for _, shared := range []bool{true, false} {
 		for _, wrong := range []struct{ variant, mistake, is string }{
@@ -232,7 +232,7 @@ func checkSuite(c *check.C) {
 			{"all from none", "accepts too much", "that accepts 3 replicas after 0"},
 			{"no deletion", "refuses too much", "that lets no Deployment be deleted"},
 		} {
-			if (!shared || passes(wrong.variant)) && c.Run(start("VARIANT="+wrong.variant)).ExitCode == 0 {
+			if (!shared || passes(wrong.variant)) && c.Run(suite("VARIANT="+wrong.variant)).ExitCode == 0 {
 				c.Mistake(wrong.mistake, "a suite that fails with a webhook "+wrong.is, "it passes")
 			}
 		}

@@ -96,16 +96,15 @@ func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
 	}
 	for _, t := range tasks {
 		kept := t.Begun(ws) && !t.Shares()
-		if !kept {
-			if err := t.Begin(ws); err != nil {
-				return err
-			}
+		err := t.Begin(ws) // of one that is kept it says so
+		if err != nil && !kept {
+			return err
 		}
 		if !kept || v.task != "" {
 			showTask(t)
 		}
 		if kept {
-			fmt.Printf("Note: %s is there and stays as it is; make reset %s moves it aside and begins again\n", t.Shown(""), t.Args())
+			fmt.Printf("Note: %v\n", err)
 		}
 	}
 	fmt.Printf("\n%s says whether it is done, %s does so at each save, and %s helps.\n",
