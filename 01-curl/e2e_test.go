@@ -339,7 +339,7 @@ func TestScriptsEndWithWhatFailed(t *testing.T) {
 			rule.Fault, rule.Code = faultproxy.Answer, http.StatusInternalServerError
 			p.MustInject(rule)
 			name, args, _ := strings.Cut(script, " ")
-			r := e.Run(testenv.Command{Path: "01-curl/" + name, Args: strings.Fields(args), Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, "KUBECONFIG=" + p.Kubeconfig}, Timeout: time.Minute})
+			r := e.Run(testenv.Command{Path: "01-curl/" + name, Args: strings.Fields(args), Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace, "KUBECONFIG=" + p.Kubeconfig}})
 			if r.ExitCode == 0 {
 				t.Errorf("exit code 0 after an answer 500\n%s%s", r.Stdout, r.Stderr)
 			}

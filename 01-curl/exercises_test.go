@@ -137,7 +137,7 @@ func createFor(c *check.C, names ...string) {
 
 // bundled waits for the ConfigMap that every namespace gets, so that it comes at no other time.
 func bundled(c *check.C) {
-	c.Must(c.Until(30*time.Second, func(ctx context.Context) error {
+	c.Must(c.Until(check.Patience(30*time.Second), func(ctx context.Context) error {
 		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return err
 	}))
@@ -296,7 +296,7 @@ func checkProvoke(c *check.C) {
 
 // patience is for a script that says nothing more, because of a mistake that no check
 // knows: nothing else shows that.
-const patience = 20 * time.Second
+var patience = check.Patience(20 * time.Second)
 
 // checkFollow keeps a mirror from what follow.sh prints, deletes and creates while
 // no watch is open, and says to the next watch that this history is gone.
@@ -453,7 +453,7 @@ func checkCounter(c *check.C) {
 	}
 	// ended waits for the script, but not while it can get no further.
 	ended := func(script *testenv.Process) {
-		err := c.Until(20*time.Second, func(context.Context) error {
+		err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 			if check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
 				c.Mistake("stale copy put again", "a GET after each PUT that was refused with 409", "three PUTs in a row were refused, without a GET between them")
 			}
@@ -501,7 +501,7 @@ func checkCounter(c *check.C) {
 	p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	before := p.Count(puts)
 	script := start("1", "1")
-	_ = c.Until(20*time.Second, func(context.Context) error {
+	_ = c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if script.Ended() || p.Count(puts)-before > 1 {
 			return nil
 		}

@@ -354,7 +354,7 @@ func checkRetry(c *check.C) {
 	}})
 	count := func(writers, rounds string) (*testenv.Process, *corev1.ConfigMap) {
 		program := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", writers, "-rounds", rounds}})
-		err := c.Until(20*time.Second, func(context.Context) error {
+		err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
 				c.Mistake("get outside of the closure", "a Get after each Update that was refused with 409", "three Updates in a row were refused, without a Get between them")
 			}
@@ -405,7 +405,7 @@ func checkRetry(c *check.C) {
 	}
 	forbidden := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	refused := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
-	if err := c.Until(20*time.Second, func(context.Context) error {
+	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if forbidden.Struck() > 1 {
 			c.Mistake("tries for ever", "an error after 403 Forbidden", "another write")
 		}
@@ -436,7 +436,7 @@ func checkPages(c *check.C) {
 		return c.Client.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, "page-024", metav1.DeleteOptions{})
 	}})
 	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "30", "-limit", "10"}})
-	err := c.Until(20*time.Second, func(context.Context) error {
+	err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		first := 0
 		for i, r := range p.Requests(lists) {
 			q := query(c, r)
@@ -487,7 +487,7 @@ func checkFollow(c *check.C) {
 	}
 	gone := p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: -1})
 	failing := start()
-	err := c.Until(15*time.Second, func(context.Context) error {
+	err := c.Until(check.Patience(15*time.Second), func(context.Context) error {
 		if gone.Struck() > 1 {
 			c.Mistake("error ignored", "an error, and exit code 1, after the ERROR event", "another watch")
 		}
@@ -508,7 +508,7 @@ func checkFollow(c *check.C) {
 
 	before, all := p.Count(watches), p.Count(faultproxy.Match{})
 	watching := start()
-	err = c.Until(30*time.Second, func(context.Context) error {
+	err = c.Until(check.Patience(30*time.Second), func(context.Context) error {
 		if watching.Ended() {
 			return nil
 		}
@@ -562,7 +562,7 @@ watch again from the last version:
 	// The first watch shows nothing, so what it returns is the version from which it began.
 	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Drop, Event: "ADDED", Object: "live"})
 	quiet := start()
-	if err := c.Until(30*time.Second, func(context.Context) error {
+	if err := c.Until(check.Patience(30*time.Second), func(context.Context) error {
 		if quiet.Ended() {
 			return nil
 		}
@@ -610,9 +610,9 @@ func checkSafePatch(c *check.C) {
 		return err
 	}})
 	args := []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-selector", "app=web", "-container", "main"}
-	rollout := c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: time.Minute})
+	rollout := c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: 5 * time.Minute})
 	const both = "the image of main and the record of the previous one, written at once"
-	err := c.Until(20*time.Second, func(context.Context) error {
+	err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		d, image := main() // before the requests: what it shows, they have done
 		record := d.Annotations[rolloutRecord]
 		for _, r := range p.Requests(patches) {
@@ -649,7 +649,7 @@ func checkSafePatch(c *check.C) {
 	}
 
 	watches := faultproxy.Match{Verb: "watch*", Resource: "deployments"}
-	if err := c.Until(20*time.Second, func(context.Context) error {
+	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if p.Open(watches) == 0 {
 			return errors.New("no watch is open")
 		}
@@ -730,8 +730,8 @@ func checkSafePatch(c *check.C) {
 	}
 
 	// And what is complete is called so.
-	rollout = c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: time.Minute})
-	if err := c.Until(20*time.Second, func(context.Context) error {
+	rollout = c.Start(testenv.Command{Path: program, Args: append(slices.Clone(args), "-image", rolloutNew, "-stages", "100%", "-timeout", "5m"), Timeout: 5 * time.Minute})
+	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if _, image := main(); image == rolloutNew && p.Open(watches) > 0 {
 			say(func(generation int64) appsv1.DeploymentStatus {
 				return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}

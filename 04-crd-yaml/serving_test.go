@@ -463,7 +463,7 @@ func TestRetireRunsAgain(t *testing.T) {
 	crdtest.Install(t, e, crd)
 	must(t)(resource(e, crd, "v1alpha1").Create(e.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict))
 
-	r := e.Run(testenv.Command{Path: "04-crd-yaml/retire.sh", Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Timeout: time.Minute, Env: []string{"KUBECACHEDIR=" + t.TempDir()}})
+	r := e.Run(testenv.Command{Path: "04-crd-yaml/retire.sh", Args: []string{crd.Name, "v1alpha1", "v1beta1"}, Timeout: 5 * time.Minute, Env: []string{"KUBECACHEDIR=" + t.TempDir()}})
 	if r.ExitCode != 0 {
 		t.Fatalf("exit code %d:\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}

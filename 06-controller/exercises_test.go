@@ -119,7 +119,7 @@ func checkBrake(c *check.C) {
 	f.pod("b", withoutProbes, owned)
 	f.policy("example", specOf("kill", every(600)))
 	status := func(change func(*v1alpha1.HealthCheckPolicyStatus)) {
-		err := c.Until(20*time.Second, func(ctx context.Context) error {
+		err := c.Until(check.Patience(20*time.Second), func(ctx context.Context) error {
 			policy, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
 			if err != nil {
 				return err

@@ -112,7 +112,7 @@ func environ(ws workspace.Workspace, bin string, extra ...string) []string {
 // run runs a command to its end, and returns what it has printed.
 func run(t *testing.T, e *testenv.Env, dir string, env []string, name string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(e.Context(), 20*time.Minute) // where nothing is compiled, go test also vets all of client-go
 	defer cancel()
 	var output proc.Buffer
 	if err := proc.Run(ctx, proc.Cmd{Path: name, Args: args, Dir: dir, Env: env, Out: &output, Err: &output, Grace: time.Minute}); err != nil {

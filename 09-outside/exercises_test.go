@@ -391,7 +391,7 @@ func checkLeave(c *check.C) {
 	// When a later one has its room, the turn of salt has begun; the time is for its two calls.
 	s.create("later", 1)
 	s.rented("later", nil)
-	if err := s.Until(10*time.Second, func(context.Context) error {
+	if err := s.Until(check.Patience(10*time.Second), func(context.Context) error {
 		if count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Path == "/v1/rooms/"+salt }) == 0 {
 			return errors.New("nobody has given it up")
 		}

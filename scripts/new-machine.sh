@@ -46,8 +46,9 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 # What a network and an earlier day would bring. Nothing here owes that to another script.
-go mod download
-go -C scripts/codegen mod download
+modules=(. scripts/codegen)
+if [[ $* != 'make tour' ]]; then modules+=(scripts/kubebuilder 10-kubebuilder/icecream 10-kubebuilder/programs 11-operator-sdk/packager); fi
+for module in "${modules[@]}"; do go -C "$module" mod download; done
 if [[ ! -x .workshop/bin/kube-apiserver ]]; then make up down CLUSTER=kwok; fi
 
 chmod 755 "$base"

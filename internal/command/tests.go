@@ -20,6 +20,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/testrun"
@@ -87,6 +88,12 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 			return err
 		}
 		packages = slices.DeleteFunc(packages, func(p testrun.Package) bool { return !wanted(p) })
+		var steps []string
+		for _, p := range packages {
+			step, _, _ := strings.Cut(strings.TrimPrefix(p.ImportPath, workspace.Module+"/"), "/")
+			steps = append(steps, step)
+		}
+		lesson.CompileModules(ctx, ws, steps, os.Stdout)
 		run := func(jobs, seats [][]string) error {
 			for i := range jobs {
 				jobs[i] = append(slices.Clone(chosen), jobs[i]...)
@@ -314,6 +321,7 @@ func prove(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		}
 	}
 	return withCluster(ctx, ws, func(c *cluster.Cluster) error {
+		lesson.CompileModules(ctx, ws, steps, os.Stdout)
 		packages := make([]testrun.Package, len(steps))
 		for i, step := range steps {
 			packages[i] = testrun.Package{ImportPath: "./" + step}

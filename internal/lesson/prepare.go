@@ -1,18 +1,15 @@
 package lesson
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -49,10 +46,8 @@ func Prepare(ctx context.Context, ws workspace.Workspace, steps []workspace.Step
 				part, _ := os.ReadFile(document) // without it the lesson fails, too
 				text = append(text, part...)
 			}
-			quietly(ctx, ws.Root, "list", "-e", "-export", "-deps", "./"+s.Name+"/...")
-			if bytes.Contains(text, []byte("scripts/codegen")) {
-				quietly(ctx, filepath.Join(ws.Root, "scripts", "codegen"), "list", "-e", "-export", "-deps", "tool")
-			}
+			_ = quietly(ctx, io.Discard, ws.Root, "list", "-e", "-export", "-deps", "./"+s.Name+"/...")
+			CompileModules(ctx, ws, []string{s.Name}, io.Discard)
 			close(p.compiled[s.Name])
 			commands := ran.FindAllStringSubmatch(string(text), -1)
 			// Tests first: of what they alone import, nothing is compiled yet.
@@ -62,7 +57,7 @@ func Prepare(ctx context.Context, ws workspace.Workspace, steps []workspace.Step
 					break
 				}
 				// Linked and kept in Go's cache, and in place of the program there runs true.
-				quietly(ctx, ws.Root, command[1], "-exec", "true", command[2])
+				_ = quietly(ctx, io.Discard, ws.Root, command[1], "-exec", "true", command[2])
 			}
 		}
 	}()
@@ -98,17 +93,4 @@ func (p *Preparation) Wait(s workspace.Step, out io.Writer) {
 func (p *Preparation) Stop() {
 	p.stop()
 	<-p.ended
-}
-
-// quietly runs a go command that fills Go's cache. The lesson that runs meanwhile has
-// priority.
-func quietly(ctx context.Context, dir string, args ...string) {
-	// go list that is interrupted early leaves its temporary folder behind.
-	temp, err := os.MkdirTemp("", "workshop-compile-")
-	if err != nil {
-		return
-	}
-	defer os.RemoveAll(temp)
-	_ = proc.Run(ctx, proc.Cmd{Path: "nice", Dir: dir, Out: io.Discard, Err: io.Discard, Grace: 10 * time.Second,
-		Env: workspace.Quick(workspace.Environ("GOTMPDIR=" + temp)), Args: append([]string{"-n", "10", "go"}, args...)})
 }

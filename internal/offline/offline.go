@@ -18,6 +18,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/offline/archive"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -25,18 +26,10 @@ import (
 
 // needed is what a learner's commands ask Go for, and the module folder to ask in.
 // The control plane is not among it: a pack holds its binaries.
-var needed = []struct {
-	module string
-	list   []string // arguments of go list
-}{
-	{".", []string{"-deps", "-test", "./..."}},
-	{".", []string{"-m", "all"}},                   // go doc
-	{"scripts/codegen", []string{"-deps", "tool"}}, // make generate, in step 05
-	{"scripts/kubebuilder", []string{"-deps", "tool"}},
-	{"10-kubebuilder/icecream", []string{"-deps", "-test", "./..."}},
-	{"10-kubebuilder/programs", []string{"-deps", "-test", "./..."}},
-	{"11-operator-sdk/packager", []string{"-deps", "./..."}},
-}
+var needed = append([]lesson.Module{
+	{Dir: ".", Packages: []string{"-deps", "-test", "./..."}},
+	{Dir: ".", Packages: []string{"-m", "all"}}, // go doc
+}, lesson.Modules...)
 
 // list has Go find what is needed, for this system and for the images of
 // step 07. It returns the modules that were not in the module cache, and what Go
@@ -46,11 +39,11 @@ func list(ctx context.Context, ws workspace.Workspace, env ...string) (asked, co
 	for _, n := range needed {
 		for _, goos := range systems {
 			var out proc.Buffer
-			err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: filepath.Join(ws.Root, n.module),
-				Args: append([]string{"list", "-e", "-f", "{{with .Error}}{{.}}{{end}}"}, n.list...),
+			err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: filepath.Join(ws.Root, n.Dir),
+				Args: append([]string{"list", "-e", "-f", "{{with .Error}}{{.}}{{end}}"}, n.Packages...),
 				Env:  workspace.Environ(append(env, "GOOS="+goos)...), Out: &out, Err: &out})
 			if err != nil {
-				return nil, nil, fmt.Errorf("listing what %s needs: %w\n%s", n.module, err, out.String())
+				return nil, nil, fmt.Errorf("listing what %s needs: %w\n%s", n.Dir, err, out.String())
 			}
 			for line := range strings.Lines(out.String()) {
 				if module, ok := strings.CutPrefix(line, "go: downloading "); ok {

@@ -156,6 +156,7 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 	if err != nil {
 		return "", err
 	}
+	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
 	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
 	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second,
 		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})

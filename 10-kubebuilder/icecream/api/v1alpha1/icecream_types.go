@@ -79,6 +79,7 @@ type IcecreamStatus struct {
 // +kubebuilder:printcolumn:name=Desired,type=integer,JSONPath=".spec.replicas"
 // +kubebuilder:printcolumn:name=Available,type=integer,JSONPath=".status.availableReplicas"
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:metadata:labels="workshop.k8s-go.dev/step=05"
 
 // Icecream keeps a Deployment and says on which nodes its pods run.
 type Icecream struct {
