@@ -67,7 +67,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Each package that needs a cluster is a job, the last step before the first, and the others are at the end.
+// Each package that needs a cluster is a job, the last step before the first, and the others come before the last two.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	const m = "github.com/k8s-go/workshop/"
@@ -76,7 +76,7 @@ func TestApart(t *testing.T) {
 		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
-	if diff := cmp.Diff([][]string{{m + "internal/outside"}, {m + "10-ten"}, {m + "02-two"}, {m + "internal/unit", m + "02-two/unit"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{m + "internal/outside"}, {m + "internal/unit", m + "02-two/unit"}, {m + "10-ten"}, {m + "02-two"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
 	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}); len(jobs) != 1 {
