@@ -70,7 +70,9 @@ func TestCompileModules(t *testing.T) {
 
 	write("shop/shop.go", "package\n")
 	write("go.sum", "\n\n")
-	if !compiles("10-project") || !compiles("10-project") {
-		t.Error("recorded although it could not be compiled")
+	for range 2 {
+		if !compiles("10-project") {
+			t.Error("recorded although it could not be compiled")
+		}
 	}
 }
