@@ -100,7 +100,6 @@ func Start(config *rest.Config) (*Proxy, error) {
 			return transports[t].RoundTrip(r)
 		}),
 		FlushInterval:  -1, // a buffered event would be a delayed event
-		BufferPool:     &buffers{},
 		ModifyResponse: p.modifyResponse,
 		ErrorHandler:   p.failed,
 		ErrorLog:       log.New(io.Discard, "", 0),
@@ -142,18 +141,6 @@ func StartFor(rules *clientcmd.ClientConfigLoadingRules) (p *Proxy, namespace st
 	}
 	return p, namespace, nil
 }
-
-// buffers lends the memory through which answers pass: without it, each answer takes 32 KiB of its own.
-type buffers struct{ pool sync.Pool }
-
-func (b *buffers) Get() []byte {
-	if buffer, ok := b.pool.Get().(*[32 << 10]byte); ok {
-		return buffer[:]
-	}
-	return make([]byte, 32<<10)
-}
-
-func (b *buffers) Put(buffer []byte) { b.pool.Put((*[32 << 10]byte)(buffer)) }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
