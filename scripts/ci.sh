@@ -19,6 +19,7 @@ cd "$(dirname "$0")/.."
 export RERUN=1
 
 all=(doctor lint verify kwok engine node-image kind new-machine kind-rest judge browser race chaos odd-machine offline-machine new-repository new-machine-rest)
+optional=$((${#all[@]} - 8)) # so many of them, the last ones, may be left out
 
 # usual PHASE: its seconds on two quiet cores, if it may be left out
 usual() {
@@ -79,7 +80,7 @@ on_kind() {
     return
   fi
   echo "After ${SECONDS}s there is no time for the lessons of all steps on kind"
-  READMES=proxy ONLY=$containers test_in_turn '1 2 7' '3 7 8' '4 5 6 7' '7 9 10' '7 11 12'
+  READMES=proxy ONLY=$containers test_on_kind "$(in_turn 1 '1 2 7' '3 7 8' '4 5 6 7' '7 9 10' '7 11 12')"
 }
 
 rest_on_kind() {
@@ -88,25 +89,33 @@ rest_on_kind() {
     SKIP=$containers make test-e2e CLUSTER=kind
     return
   fi
-  SKIP="$containers|$shown" test_in_turn '2' '6' '3 7 8' '1 4 5 9 10 11 12'
+  SKIP="$containers|$shown" test_on_kind "$(in_turn "$optional" '2' '6' '3 7 8' '1 4 5 9 10 11 12')"
 }
 
-# test_in_turn STEPS...: tests the steps whose turn it is on kind. Turns are ninths of commits,
-# because it is only at each ninth one the first of the phases that may be left out.
-test_in_turn() {
-  local turns=("$@") n
-  for n in ${turns[$(git rev-list --count HEAD) / 9 % $#]}; do
+# test_on_kind STEPS: the tests of some steps, whose numbers have spaces between them
+test_on_kind() {
+  local n
+  for n in $1; do
     make test-step N="$n" CLUSTER=kind || return
   done
 }
 
 # Steps with a Go module of their own compile what make tour does not.
 rest_on_new_machine() {
-  local steps=(10 11) n
-  if [[ -n ${CI_MINUTES:-} ]]; then steps=("${steps[$(git rev-list --count HEAD) / 9 % 2]}"); fi
-  for n in "${steps[@]}"; do
+  local steps='10 11' n
+  if [[ -n ${CI_MINUTES:-} ]]; then steps=$(in_turn "$optional" 10 11); fi
+  for n in $steps; do
     scripts/new-machine.sh make test-step N="$n" || return # the caller's || turns set -e off
   done
+}
+
+# in_turn COMMITS CHOICE...: prints the choice whose turn it is. It stays the same for so many
+# commits: of the phases that may be left out, each comes first once in as many as there are.
+in_turn() {
+  local commits=$1 turn
+  shift
+  turn=$(($(git rev-list --count HEAD) / commits % $#))
+  printf '%s\n' "${@:turn+1:1}"
 }
 
 # A run that was killed may have left a cluster of a clone that is gone. On a CI
@@ -136,7 +145,7 @@ phases=("$@")
 if [[ $# -eq 0 ]]; then
   phases=("${all[@]}")
   if [[ -n ${CI_MINUTES:-} ]]; then
-    turn=$(($(git rev-list --count HEAD) % (${#all[@]} - 8)))
+    turn=$(($(git rev-list --count HEAD) % optional))
     phases=("${all[@]:0:8}" "${all[@]:8+turn}" "${all[@]:8:turn}")
   fi
 fi
