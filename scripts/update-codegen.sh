@@ -8,7 +8,9 @@
 set -euo pipefail
 unset CDPATH # with it cd may go elsewhere
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export GOWORK=off GOFLAGS=-buildvcs=false # whatever workspace the clone lies in, and whatever flags are set
+# Whatever workspace the clone lies in, and whatever flags are set. The lessons build the same generators,
+# and with other flags each would link them again for the other.
+export GOWORK=off GOFLAGS='-buildvcs=false -ldflags=-s'
 export GOGC=400 # a generator lives for two seconds, and collecting garbage takes a quarter of them
 
 bin=${CODEGEN_BIN:-$PWD/.workshop/codegen}

@@ -65,7 +65,7 @@ func (e *Env) Build(pkg string, options ...ProgramOption) (string, error) {
 	e.t.Helper()
 	e.own()
 	s := e.suite
-	key := programKey(pkg, options)
+	key := ProgramKey(pkg, options)
 	s.mu.Lock()
 	p := s.programs[key]
 	if p == nil {
@@ -79,10 +79,10 @@ func (e *Env) Build(pkg string, options ...ProgramOption) (string, error) {
 	return p.path, p.err
 }
 
-// programKey names the folder of a program's binary. It changes with the
-// options and with GOFLAGS=-race, and not with the sources: a new binary takes
-// the place of the old one.
-func programKey(pkg string, options []ProgramOption) string {
+// ProgramKey names the folder of the binary of a program at that path. It changes with
+// the options and with GOFLAGS=-race, and not with the sources: a new binary takes the
+// place of the old one.
+func ProgramKey(pkg string, options []ProgramOption) string {
 	name := strings.NewReplacer("./", "", "/", "-").Replace(pkg)
 	flags := strings.TrimSpace(strings.ReplaceAll(os.Getenv("GOFLAGS"), "-buildvcs=false", "")) // every build has this one
 	if flags == "" && len(options) == 0 {

@@ -27,7 +27,7 @@ func module(t *testing.T) string {
 // build builds the program as Env.Program does.
 func build(t *testing.T, root string, options ...ProgramOption) (string, os.FileInfo) {
 	t.Helper()
-	binary, err := buildProgram(t.Context(), root, filepath.Join(root, ".workshop", programKey(hello, options)), hello, options)
+	binary, err := buildProgram(t.Context(), root, filepath.Join(root, ".workshop", ProgramKey(hello, options)), hello, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,13 +118,13 @@ func TestBadChangeIsRefused(t *testing.T) {
 
 func TestProgramKeyKnowsFlags(t *testing.T) {
 	t.Setenv("GOFLAGS", "-buildvcs=false") // as make sets it
-	plain, changed := programKey(hello, nil), programKey(hello, []ProgramOption{AddFile("a.go", "")})
+	plain, changed := ProgramKey(hello, nil), ProgramKey(hello, []ProgramOption{AddFile("a.go", "")})
 	if plain != "lesson-hello" {
 		t.Errorf("an ordinary build is kept as %s", plain)
 	}
 	t.Setenv("GOFLAGS", "-race")
-	keys := map[string]bool{plain: true, changed: true, programKey(hello, nil): true, programKey(hello, []ProgramOption{AddFile("a.go", "")}): true,
-		programKey(hello, []ProgramOption{Replace("a.go", "", "")}): true}
+	keys := map[string]bool{plain: true, changed: true, ProgramKey(hello, nil): true, ProgramKey(hello, []ProgramOption{AddFile("a.go", "")}): true,
+		ProgramKey(hello, []ProgramOption{Replace("a.go", "", "")}): true}
 	if len(keys) != 5 {
 		t.Errorf("five builds share folders: %v", keys)
 	}

@@ -282,10 +282,6 @@ func (c *C) ProgramOf(folder, main string) string {
 
 func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	c.T.Helper()
-	binary := filepath.Join(c.T.TempDir(), name)
-	if os.Getenv(exercise.WorkEnv) != "" { // kept, so that what has not changed is not linked again
-		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
-	}
 	folder, err := filepath.Rel(c.tree, dir)
 	if err != nil {
 		c.T.Fatal(err)
@@ -293,11 +289,14 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	build := func(ctx context.Context, binary string) error {
 		return testenv.GoBuild(ctx, c.tree, "./"+filepath.ToSlash(folder), binary, c.T.TempDir(), options...)
 	}
-	if os.Getenv(exercise.WorkEnv) == "" && len(options) == 0 { // other checks may prove the same program
-		binary = filepath.Join(c.tree, "bin", name)
-		err = once(&built, binary, func() error { return build(context.WithoutCancel(c.Context()), binary) })
-	} else {
+	// It is kept, so that what has not changed is not linked again.
+	var binary string
+	if os.Getenv(exercise.WorkEnv) != "" {
+		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
 		err = build(c.Context(), binary)
+	} else { // other checks may prove the same program
+		binary = filepath.Join(c.tree, "programs", testenv.ProgramKey(name, options), name)
+		err = once(&built, binary, func() error { return build(context.WithoutCancel(c.Context()), binary) })
 	}
 	var failed *proc.Error
 	switch {
@@ -363,12 +362,12 @@ func (c *C) Until(timeout time.Duration, f func(ctx context.Context) error) erro
 
 // Patience is how long to wait for what only an unknown mistake, or a busy machine, keeps
 // from happening: a learner is told after a while, and a proof, which shares the machine
-// with all other tests, waits for a minute.
+// with all other tests, waits for three times as long, and for a minute at least.
 func Patience(learner time.Duration) time.Duration {
 	if os.Getenv(exercise.WorkEnv) != "" {
 		return learner
 	}
-	return time.Minute
+	return max(time.Minute, 3*learner)
 }
 
 // Must ends the test with an error that is no fault of the files that are checked.
