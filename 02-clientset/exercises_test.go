@@ -506,6 +506,13 @@ func checkFollow(c *check.C) {
 	}
 	gone.Remove()
 
+	// What the first watch sees last is a deletion.
+	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Call, Times: 1, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		flash := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "flash", Labels: map[string]string{"lesson": "watch"}}}
+		configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+		_, err := configMaps.Create(ctx, flash, metav1.CreateOptions{})
+		return errors.Join(err, configMaps.Delete(ctx, "flash", metav1.DeleteOptions{}))
+	}})
 	before, all := p.Count(watches), p.Count(faultproxy.Match{})
 	watching := start()
 	err = c.Until(check.Patience(30*time.Second), func(context.Context) error {
@@ -540,6 +547,8 @@ func checkFollow(c *check.C) {
 	const want = `listed early
 watch:
   ADDED live
+  ADDED flash
+  DELETED flash
   the connection ended
 watch again from now:
   ADDED live
@@ -553,7 +562,7 @@ watch again from the last version:
 	switch {
 	case strings.Contains(first, "ADDED early"):
 		c.Mistake("watched from now", "the first watch begins at the version of the list", first)
-	case strings.Contains(last, "ADDED live"):
+	case strings.Contains(last, "ADDED live"), strings.Contains(last, "DELETED flash"):
 		c.Mistake("version not kept", "the last watch begins at the version of the last event", last)
 	case output != want || watching.ExitCode() != 0:
 		c.Failf(want, "%s%sexit code %d", output, watching.Stderr(), watching.ExitCode())

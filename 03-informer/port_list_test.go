@@ -84,6 +84,8 @@ func (l portLearner) touch(name string) {
 	l.Must(err)
 }
 
+const withoutFinalizers = `{"metadata":{"finalizers":null}}`
+
 // forge changes a list as somebody else does.
 func (l portLearner) forge(name, patch string) {
 	l.T.Helper()
@@ -490,7 +492,17 @@ func checkCalm(c *check.C) {
 	owner := metav1.NewControllerRef(foreign["taken"], corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	l.forge("owned-ports", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"controller":true}]}}`, owner.Name, owner.UID))
 	foreign["owned"] = l.list("owned")
-	for _, name := range []string{"taken", "owned", "a"} {
+	// The list of an earlier Service of that name, which the garbage collector cannot remove yet.
+	l.set("earlier-ports", "foreign")
+	l.forge("earlier-ports", `{"metadata":{"finalizers":["workshop.k8s-go.dev/check"],
+		"ownerReferences":[{"apiVersion":"v1","kind":"Service","name":"earlier","uid":"an-earlier-one","controller":true}]}}`)
+	l.T.Cleanup(func() { // or the namespace would stay
+		_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Patch(context.WithoutCancel(l.Context()), "earlier-ports", types.MergePatchType, []byte(withoutFinalizers), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			l.T.Error(err)
+		}
+	})
+	for _, name := range []string{"taken", "owned", "earlier", "a"} {
 		l.service(name, "listed", map[string]int32{"http": 80})
 	}
 	l.set("alone-ports", "foreign") // there is no Service alone
@@ -522,6 +534,9 @@ func checkCalm(c *check.C) {
 			l.Mistake("foreign list touched", name+"-ports, which somebody else has made, stays as it is", held)
 		}
 	}
+	if n := l.proxy.Count(faultproxy.Match{Name: "earlier-ports", If: acceptedWrites.If}); n > 0 {
+		l.Mistake("owner by name", "earlier-ports, whose owner is an earlier Service of that name, stays as it is", fmt.Sprintf("%d writes", n))
+	}
 	if n := l.proxy.Count(acceptedWrites) - before; n > 2 {
 		l.Mistake("write without a difference", "2 writes: the lists of b and c are created", fmt.Sprintf("%d writes, after an annotation of Service a and a label of its list", n))
 	}
@@ -540,6 +555,10 @@ func checkCalm(c *check.C) {
 		}
 		l.fail(expected, err)
 	}
+
+	l.remove("earlier-ports")
+	l.forge("earlier-ports", withoutFinalizers)
+	l.mustHold("earlier", ports{"http": "80"}, "when the list of the earlier Service is gone")
 
 	// The eighth try comes 5+10+...+320 = 635 ms after the first.
 	const tries = 8
