@@ -192,7 +192,7 @@ func wireCases(c *Contract, watched []string, ownCluster bool) []*Case {
 		&Case{Name: "slow lists", Level: 3, When: "when its lists took seconds", inject: slowLists},
 		&Case{Name: "stale cache", Level: 3, When: "when events came late, so that its cache was older than its own writes", inject: lateEvents})
 	if c.removes() {
-		cases = append(cases, &Case{Name: "DELETED lost", Level: 3, When: "after a deletion that only a new list could show", inject: loseDeletions})
+		cases = append(cases, &Case{Name: "DELETED lost", Level: 3, When: "after a deletion that only a new list could show", inject: loseDeletions(watched)})
 	}
 	if ownCluster {
 		cases = append(cases,
@@ -262,27 +262,40 @@ func expire(s *scene) (crash.During, error) {
 }
 
 // loseDeletions hides every deletion until a new list shows it, as after a watch that was
-// broken for so long that the server has forgotten what happened.
-func loseDeletions(s *scene) (crash.During, error) {
-	err := s.Inject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.Drop, Event: "DELETED", Times: -1})
-	return func(ctx context.Context) error {
-		lost := s.Injections[0]
-		for shown := 0; ctx.Err() == nil; crash.Sleep(ctx, 200*time.Millisecond) {
-			done, struck := s.done(), lost.Struck()
-			if struck > shown {
-				crash.Sleep(ctx, time.Second)
-				if err := s.Inject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: s.watches}); err != nil {
-					return err
-				}
-				shown = struck
-				s.Proxy.Cut(faultproxy.Watches)
-			} else if done {
-				break
+// broken for so long that the server has forgotten what happened. Only the resource that was
+// deleted is listed anew: a list of the others would hide that nobody looks at what is gone.
+func loseDeletions(watched []string) injection {
+	return func(s *scene) (crash.During, error) {
+		lost, shown := map[string]*faultproxy.Injection{}, map[string]int{}
+		of := func(resource string) faultproxy.Match { return faultproxy.Match{Verb: "watch*", Resource: resource} }
+		for _, resource := range watched {
+			if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.Drop, Event: "DELETED", Times: -1}); err != nil {
+				return nil, err
 			}
+			lost[resource] = s.Injections[len(s.Injections)-1]
 		}
-		lost.Remove()
-		return nil
-	}, err
+		return func(ctx context.Context) error {
+			for done, news := false, true; ctx.Err() == nil && (!done || news); crash.Sleep(ctx, 200*time.Millisecond) {
+				done, news = s.done(), false // before a look, so that there is one afterwards
+				for _, resource := range watched {
+					struck := lost[resource].Struck()
+					if struck == shown[resource] {
+						continue
+					}
+					shown[resource], news = struck, true
+					crash.Sleep(ctx, time.Second)
+					if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: s.watches}); err != nil {
+						return err
+					}
+					s.Proxy.Cut(of(resource))
+				}
+			}
+			for _, i := range lost {
+				i.Remove()
+			}
+			return nil
+		}, nil
+	}
 }
 
 func answer(code int) injection {
