@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,12 +262,21 @@ func expire(s *scene) (crash.During, error) {
 	return s.NewWatches(crash.Between(s.Chance, 0, time.Second), crash.Between(s.Chance, 0, 2*time.Second)), err
 }
 
-// loseDeletions hides every deletion until a new list shows it, as after a watch that was
-// broken for so long that the server has forgotten what happened. Only the resource that was
-// deleted is listed anew: a list of the others would hide that nobody looks at what is gone.
+// loseDeletions hides every deletion until a new list of its resource shows it, as after a
+// watch that was broken for so long that the server has forgotten what happened. What the
+// controller makes is listed last: after a list of what people make, it looks at all of that
+// again, and so would find by chance what is gone.
 func loseDeletions(watched []string) injection {
 	return func(s *scene) (crash.During, error) {
-		lost, shown := map[string]*faultproxy.Injection{}, map[string]int{}
+		wait := map[string]time.Duration{} // after the last deletion
+		for _, track := range s.contract.Scenario {
+			for _, step := range track.Steps {
+				if kind, err := s.mapping(step.Object.GetAPIVersion(), step.Object.GetKind()); err == nil && step.Verb == apply {
+					wait[kind.Resource.Resource] = time.Second
+				}
+			}
+		}
+		lost, seen, shown := map[string]*faultproxy.Injection{}, map[string]int{}, map[string]int{}
 		of := func(resource string) faultproxy.Match { return faultproxy.Match{Verb: "watch*", Resource: resource} }
 		for _, resource := range watched {
 			if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.Drop, Event: "DELETED", Times: -1}); err != nil {
@@ -275,15 +285,22 @@ func loseDeletions(watched []string) injection {
 			lost[resource] = s.Injections[len(s.Injections)-1]
 		}
 		return func(ctx context.Context) error {
-			for done, news := false, true; ctx.Err() == nil && (!done || news); crash.Sleep(ctx, 200*time.Millisecond) {
-				done, news = s.done(), false // before a look, so that there is one afterwards
+			var last time.Time
+			for done, hidden := false, true; ctx.Err() == nil && (!done || hidden); crash.Sleep(ctx, 200*time.Millisecond) {
+				done, hidden = s.done(), false // before the look, so that there is one afterwards
 				for _, resource := range watched {
 					struck := lost[resource].Struck()
+					if struck > seen[resource] {
+						seen[resource], last = struck, time.Now()
+					}
 					if struck == shown[resource] {
 						continue
 					}
-					shown[resource], news = struck, true
-					crash.Sleep(ctx, time.Second)
+					hidden = true
+					if time.Since(last) < cmp.Or(wait[resource], 3*time.Second) {
+						continue
+					}
+					shown[resource] = struck
 					if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: s.watches}); err != nil {
 						return err
 					}
