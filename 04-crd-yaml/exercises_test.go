@@ -417,7 +417,11 @@ func checkAdmission(c *check.C) {
 		c.Fail(refused, "the server has accepted it")
 	}
 	if strings.Contains(denied.Error(), "resulted in error") {
-		c.Mistake("error on missing labels", refused+", with a message about the label", denied.Error())
+		const expected = refused + ", with a message about the label"
+		if strings.Contains(denied.Error(), "labels") {
+			c.Mistake("error on missing labels", expected, denied.Error())
+		}
+		c.Fail(expected, denied.Error())
 	}
 	if strings.Contains(denied.Error(), "failed expression: ") {
 		c.Fail(refused+", with a message of yours", denied.Error())
@@ -430,6 +434,11 @@ func checkAdmission(c *check.C) {
 	}
 	if err := change(`{"metadata": {"finalizers": null}}`); err != nil {
 		c.Mistake("finalizers cannot be edited", "the finalizer of a policy that kills already can be removed", err.Error())
+	}
+	for _, field := range []string{"labels", "annotations"} {
+		if err := change(`{"metadata": {"` + field + `": {"team": "shop"}}}`); err != nil {
+			c.Fail("a policy that kills already can get "+field, err.Error())
+		}
 	}
 	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`} {
 		if err := change(`{"spec": {"` + field + `": ` + patch + `}}`); err == nil {
