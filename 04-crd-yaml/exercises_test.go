@@ -121,14 +121,20 @@ func checkRules(c *check.C) {
 
 		{"kill-without", "", `{"spec":{"podLabel":"late"}}`, true, ""},
 		{"labels", "", `{"spec":{"podLabel":"other"}}`, false, ""},
+		{"labels", "", `{"spec":{"action":"annotate","podLabel":"other"}}`, false, ""},
 		{"kill-with", `{"action":"kill","podLabel":"unhealthy"}`, "", true, ""},
 		{"kill-with", "", `{"spec":{"podLabel":null}}`, false, removal},
+		{"labels", "", `{"spec":{"action":"kill","podLabel":null}}`, false, "removal accepted"},
 
 		{"kill-selects", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, "", true, "every action is restricted"},
 		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, "", true, "every action is restricted"},
 		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, "", false, ""},
 		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, "", false, ""},
+		{"label-selects-by-second-expression", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"app","operator":"Exists"},{"key":"unhealthy","operator":"Exists"}]}}`, "", false, ""},
+		{"label-selects-by-absence", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"unhealthy","operator":"DoesNotExist"}]}}`, "", false, ""},
+		{"label-selects-by-value", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"unhealthy","operator":"NotIn","values":["yes"]}]}}`, "", false, ""},
 		{"selects-another", `{"podLabel":"unhealthy","selector":{"matchLabels":{"app":"web"}}}`, "", true, ""},
+		{"selects-another-by-expression", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"app","operator":"Exists"}]}}`, "", true, ""},
 
 		{"probes", `{"action":"kill","requiredProbes":["liveness","readiness","startup"]}`, "", true, ""},
 		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, "", false, "probe named twice"},
