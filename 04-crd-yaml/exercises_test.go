@@ -42,16 +42,7 @@ func TestExercises(t *testing.T) {
 		"rules":     checkRules,
 		"retire":    checkRetire,
 		"admission": checkAdmission,
-		"images": func(c *check.C) {
-			checkDefinition(c, exercises.ContainerImagePolicy, map[string]string{
-				"require asks for something":                          "has of a field with a default",
-				"imageRegex is a regular expression":                  "pattern instead of a rule",
-				"an unknown field is refused under strict validation": "unknown fields are kept",
-				"spec is needed, because require is":                  "everything goes through",
-				"nothing stands beside spec and status":               "everything goes through",
-				"the status that a user writes is dropped":            "no status subresource",
-			})
-		},
+		"images":    checkImages,
 		"resources": func(c *check.C) {
 			checkDefinition(c, exercises.ResourcesPolicy, map[string]string{
 				"action delete needs no label":              "label always needed",
@@ -64,8 +55,31 @@ func TestExercises(t *testing.T) {
 	})
 }
 
+// checkImages tries a CRD of ContainerImagePolicies.
+func checkImages(c *check.C) {
+	mistakes := map[string]string{
+		"require asks for something":                          "has of a field with a default",
+		"an unknown field is refused under strict validation": "unknown fields are kept",
+		"spec is needed, because require is":                  "everything goes through",
+		"nothing stands beside spec and status":               "everything goes through",
+		"the status that a user writes is dropped":            "no status subresource",
+	}
+	crd := &definition{}
+	c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
+	for _, v := range crd.Spec.Versions {
+		if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		regex := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["require"].Properties["imageRegex"]
+		if regex.Pattern != "" || strings.Contains(fmt.Sprint(regex.XValidations), "self.matches(") {
+			mistakes["imageRegex is a regular expression"] = "pattern instead of a rule"
+		}
+	}
+	checkDefinition(c, exercises.ContainerImagePolicy, mistakes)
+}
+
 // checkDefinition tries all requirements on a CRD. The first that is not met
-// decides; mistakes says which mistake explains it.
+// decides; mistakes says which mistake explains it, if a line of the file is about it.
 func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]string) {
 	crd := &definition{}
 	c.ReadYAML("crd.yaml", "a CustomResourceDefinition", crd)
@@ -75,7 +89,7 @@ func checkDefinition(c *check.C, d exercises.Definition, mistakes map[string]str
 	}
 	first := misses[0]
 	held := fmt.Sprintf("%s\n%d of %d requirements are met", first.Problem, of-len(misses), of)
-	if name := mistakes[first.Requirement]; name != "" {
+	if name := mistakes[first.Requirement]; name != "" && c.Matches(name) {
 		c.Mistake(name, first.Requirement, held)
 	}
 	c.Fail(first.Requirement, held)

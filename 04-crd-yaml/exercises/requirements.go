@@ -5,7 +5,9 @@ package exercises
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,6 +29,9 @@ const (
 	group   = "policy.k8s-go.openshift.org"
 	unknown = "an unknown field is refused under strict validation"
 )
+
+// longestName is a name as long as that of a label key may be.
+var longestName = strings.Repeat("a", 63)
 
 // A Definition is one that a learner writes.
 type Definition struct {
@@ -57,6 +62,10 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 		`{action: label, labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`},
 	{"labels.pods is a label key", `{labels: {pods: -a}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: ` + longestName + `a}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: example.org/` + longestName + `a}, require: {explicitRegistry: true}}`, ""},
+	{"the name in labels.pods may have 63 characters, whatever the prefix", `{labels: {pods: example.org/` + longestName + `}, require: {explicitRegistry: true}}`,
+		`{action: label, labels: {pods: example.org/` + longestName + `}, require: {explicitRegistry: true}}`},
 	{"labels.pods may have capitals and underscores, as label keys do", `{labels: {pods: Image_Checked}, require: {explicitRegistry: true}}`,
 		`{action: label, labels: {pods: Image_Checked}, require: {explicitRegistry: true}}`},
 	{"labels holds nothing but pods", `{labels: {pods: a, services: b}, require: {explicitRegistry: true}}`, ""},
@@ -68,6 +77,8 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"imageRegex has at most 256 characters", `{action: delete, require: {imageRegex: ` + strings.Repeat("a", 257) + `}}`, ""},
 	{"imageRegex may have 256 characters", `{action: delete, require: {imageRegex: ` + strings.Repeat("a", 256) + `}}`,
 		`{action: delete, require: {explicitRegistry: false, imageRegex: ` + strings.Repeat("a", 256) + `}}`},
+	{"explicitRegistry is false when it is null, as when left out", `{action: delete, require: {explicitRegistry: null, imageRegex: x}}`, `{action: delete, require: {explicitRegistry: false, imageRegex: x}}`},
+	{"imageRegex is not stored when it is null, as when left out", `{action: delete, require: {explicitRegistry: true, imageRegex: null}}`, `{action: delete, require: {explicitRegistry: true}}`},
 	{"imageRegex is a regular expression", `{action: delete, require: {imageRegex: '(unclosed'}}`, ""},
 	{unknown, `{action: delete, require: {explicitRegistry: true, regex: a}}`, ""},
 	{unknown, `{action: delete, require: {explicitRegistry: true}, regex: a}`, ""},
@@ -90,6 +101,10 @@ var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", [
 		`{action: label, labels: {pods: example.org/checked}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
 	{"labels.pods is a label key", `{labels: {pods: -a}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: ` + longestName + `a}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: example.org/` + longestName + `a}, require: {limits: true}}`, ""},
+	{"the name in labels.pods may have 63 characters, whatever the prefix", `{labels: {pods: example.org/` + longestName + `}, require: {limits: true}}`,
+		`{action: label, labels: {pods: example.org/` + longestName + `}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
 	{"labels.pods may have capitals and underscores, as label keys do", `{labels: {pods: Limits_Missing}, require: {limits: true}}`,
 		`{action: label, labels: {pods: Limits_Missing}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
 	{"requestsLowerThanLimits may be left out when both are required", `{action: delete, require: {limits: true, requests: true}}`,
@@ -226,6 +241,7 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		{"numbers of the status are not negative", `{"statistics": {"pods": {"failed": 1, "passed": -8}}}`},
 		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1, "passed": "8"}}}`},
 		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1.5, "passed": 8}}}`},
+		{"numbers of the status are integers", `{"statistics": {"pods": {"failed": 1, "passed": 1.5}}}`},
 		{unknown, `{"statistics": {"pods": {"failed": 1, "passed": 8, "more": 1}}}`},
 		{unknown, `{"more": 1}`},
 	} {
@@ -235,7 +251,27 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		}
 		add(s.requirement, problem)
 	}
+	for _, v := range crd.Spec.Versions {
+		if v.Name == gvr.Version { // the API server has taken it, so it has a schema
+			add("nothing else can be written", more("spec", v.Schema.OpenAPIV3Schema.Properties["spec"], parse(c, d.specs[0].stored)))
+		}
+	}
 	return misses, of
+}
+
+// more says which field the schema of a spec has beside those of what is asked for, if any.
+func more(path string, schema apiextensionsv1.JSONSchemaProps, asked any) string {
+	fields, _ := asked.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		value, ok := fields[name]
+		if !ok {
+			return "the schema has the field " + path + "." + name
+		}
+		if problem := more(path+"."+name, schema.Properties[name], value); problem != "" {
+			return problem
+		}
+	}
+	return ""
 }
 
 func served(crd *apiextensionsv1.CustomResourceDefinition) string {
@@ -263,7 +299,11 @@ func parse(c *check.C, text string) any {
 func columns(c *check.C, gvr schema.GroupVersionResource) (names []string) {
 	c.T.Helper()
 	for _, c := range table(c, gvr, "").ColumnDefinitions {
-		names = append(names, c.Name)
+		name := c.Name
+		if c.Priority > 0 && name != "Name" {
+			name += " (with -o wide only)"
+		}
+		names = append(names, name)
 	}
 	return names
 }
