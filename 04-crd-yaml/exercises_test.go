@@ -16,6 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -226,6 +227,10 @@ func verb(accepted bool) string {
 func checkRetire(c *check.C) {
 	elsewhere := testenv.New(c.T)
 	crd := crdtest.Read(c.T, policyCRD)
+	// A third version, which is kept, gives both of the others another place in the list.
+	kept := *crd.Spec.Versions[1].DeepCopy()
+	kept.Name, kept.Storage = "v1", false
+	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{kept, crd.Spec.Versions[1], crd.Spec.Versions[0]}
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	crdtest.Install(c.T, c.Env, crd)
 	sound, name := false, crd.Name
@@ -236,18 +241,24 @@ func checkRetire(c *check.C) {
 	})
 	definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
 	type place struct {
-		where       string
+		where, name string
 		old, new    dynamic.ResourceInterface
 		before, now *unstructured.Unstructured
 		left        bool // in v1alpha1
 	}
-	places := []*place{
-		{where: "the namespace of WORKSHOP_NAMESPACE", old: resource(c.Env, crd, "v1alpha1"), new: resource(c.Env, crd, "v1beta1")},
-		{where: "another namespace", old: resource(elsewhere, crd, "v1alpha1"), new: resource(elsewhere, crd, "v1beta1")},
+	var places []*place
+	for _, name := range []string{"x", "y"} {
+		places = append(places,
+			&place{where: "the namespace of WORKSHOP_NAMESPACE", name: name, old: resource(c.Env, crd, "v1alpha1"), new: resource(c.Env, crd, "v1beta1")},
+			&place{where: "another namespace", name: name, old: resource(elsewhere, crd, "v1alpha1"), new: resource(elsewhere, crd, "v1beta1")})
 	}
 	for _, p := range places {
+		o := object(crd, p.name, map[string]any{"podLabel": "x"})
+		o.SetAPIVersion(crd.Spec.Group + "/v1alpha1")
+		o.SetLabels(map[string]string{"team": "shop"})
+		o.SetAnnotations(map[string]string{"why": "tried"})
 		var err error
-		p.before, err = p.old.Create(c.Context(), object(crd, "x", map[string]any{"podLabel": "x"}), strict)
+		p.before, err = p.old.Create(c.Context(), o, strict)
 		c.Must(err)
 	}
 
@@ -278,8 +289,8 @@ func checkRetire(c *check.C) {
 		c.Mistake("stored versions not updated", "v1alpha1 is removed", said)
 	}
 	if held := fmt.Sprintf("versions %v, status.storedVersions %v, exit code %d\n%s", served, crd.Status.StoredVersions, script.ExitCode(), said); script.ExitCode() != 0 ||
-		!slices.Equal(served, []string{"v1beta1"}) || !slices.Equal(crd.Status.StoredVersions, []string{"v1beta1"}) {
-		c.Fail("versions [v1beta1], status.storedVersions [v1beta1], exit code 0", held)
+		!slices.Equal(served, []string{"v1", "v1beta1"}) || !slices.Equal(crd.Status.StoredVersions, []string{"v1beta1"}) {
+		c.Fail("versions [v1 v1beta1] of [v1 v1beta1 v1alpha1], status.storedVersions [v1beta1], exit code 0", held)
 	}
 
 	// An object that still has its resourceVersion is stored as it was, whether or not
@@ -291,38 +302,43 @@ func checkRetire(c *check.C) {
 		}
 		return nil
 	}))
-	left := 0
+	left := map[string]int{} // by namespace
 	for _, p := range places {
 		var err error
 		_ = c.Until(500*time.Millisecond, func(context.Context) error { // an error ends this early, not its absence
-			if p.now, err = p.new.Get(c.Context(), "x", metav1.GetOptions{}); err != nil || p.now.GetResourceVersion() == p.before.GetResourceVersion() {
+			if p.now, err = p.new.Get(c.Context(), p.name, metav1.GetOptions{}); err != nil || p.now.GetResourceVersion() == p.before.GetResourceVersion() {
 				return nil
 			}
 			return errors.New("it was stored again, and can be read")
 		})
 		switch {
 		case apierrors.IsNotFound(err):
-			c.Mistake("deleted and made again", "the policy x in "+p.where+", with the UID that it had", err.Error())
+			c.Mistake("deleted and made again", "the policy "+p.name+" in "+p.where+", with the UID that it had", err.Error())
 		case err != nil && strings.Contains(err.Error(), "invalid group/version"), err == nil && p.now.GetResourceVersion() == p.before.GetResourceVersion():
 			p.left = true
-			left++
+			left[p.where]++
 		default:
 			c.Must(err)
 		}
 	}
-	sound = left == 0
+	sound = len(left) == 0
 	const stored = "every policy is stored in v1beta1"
-	if left == len(places) {
+	if !slices.ContainsFunc(places, func(p *place) bool { return !p.left }) {
 		c.Mistake("status patched without rewriting", stored, "none of them: the server cannot read them any more, or will soon not")
 	}
 	for _, p := range places {
 		switch {
+		case p.left && len(left) == 1 && left[p.where] == len(places)/2:
+			c.Mistake("one namespace only", stored, "those in "+p.where+" are still stored in v1alpha1")
 		case p.left:
-			c.Mistake("one namespace only", stored, "the one in "+p.where+" is still stored in v1alpha1")
+			c.Fail(stored, "the policy "+p.name+" in "+p.where+" is still stored in v1alpha1")
 		case p.now.GetUID() != p.before.GetUID():
 			c.Mistake("deleted and made again", "the UID "+string(p.before.GetUID()), "the UID "+string(p.now.GetUID()))
-		case !cmp.Equal(field(p.now, "spec"), field(p.before, "spec")):
-			c.Failf(fmt.Sprintf("the spec %v", field(p.before, "spec")), "the spec %v", field(p.now, "spec"))
+		}
+		for _, path := range [][]string{{"spec"}, {"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "finalizers"}} {
+			if before, now := field(p.before, path...), field(p.now, path...); !cmp.Equal(before, now) {
+				c.Failf(fmt.Sprintf("the same objects, with %s %v", strings.Join(path, "."), before), "the policy %s in %s with %v", p.name, p.where, now)
+			}
 		}
 	}
 }
@@ -334,7 +350,7 @@ func repair(c *check.C, name string) {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
 		crd, err := definitions.Get(c.Context(), name, metav1.GetOptions{})
-		if err != nil || len(crd.Spec.Versions) > 1 {
+		if err != nil || slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == "v1alpha1" }) {
 			return err
 		}
 		alpha := *crd.Spec.Versions[0].DeepCopy()
