@@ -191,10 +191,47 @@ func states(c *check.C, policies dynamic.ResourceInterface, name, since string) 
 	return nil
 }
 
+// once has a program report once, into a policy that is there, and say what report returns.
+const once = `package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	v1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	clientset "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+)
+
+func init() {
+	if os.Getenv("REPORT_ONCE") == "" {
+		return
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		panic(err)
+	}
+	policies := clientset.NewForConfigOrDie(config).PolicyV1alpha1().HealthCheckPolicies(os.Getenv("WORKSHOP_NAMESPACE"))
+	policy, err := report(context.Background(), policies, "crud", v1alpha1.PodStatistics{Failed: 1, Passed: 2})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if policy == nil {
+		fmt.Println("no policy")
+	} else {
+		fmt.Println("resourceVersion", policy.ResourceVersion)
+	}
+	os.Exit(0)
+}
+`
+
 // checkStatus lets somebody else write the policy between the program's first
 // reading and writing of the status, and asks how the policy was when it was deleted.
 func checkStatus(c *check.C) {
-	program := c.Program()
+	program := c.Program(testenv.AddFile("once.go", once))
 	policies := generated(c)
 	since := now(c.T, c.Env, policies)
 	p := c.Proxy()
@@ -276,6 +313,16 @@ func checkStatus(c *check.C) {
 		c.Fail("requiredProbes [startup], which somebody else has written", fmt.Sprintf("spec %s", text(last.Object["spec"])))
 	}
 
+	_, err := policies.Create(c.Context(), policy("crud", map[string]any{"action": "kill"}), metav1.CreateOptions{})
+	c.Must(err)
+	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
+	stored, err := policies.Get(c.Context(), "crud", metav1.GetOptions{})
+	c.Must(err)
+	if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != want {
+		c.Failf("report returns the policy as it is stored then, with "+want, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+	c.Must(policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}))
+
 	p = c.Proxy()
 	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	r = c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace}, Timeout: check.Patience(20 * time.Second)})
@@ -283,8 +330,8 @@ func checkStatus(c *check.C) {
 	switch {
 	case r.TimedOut:
 		c.Mistake("tries for ever", gaveUp, fmt.Sprintf("%d requests, and no end", p.Count(ours)))
-	case r.ExitCode == 0:
-		c.Fail(gaveUp, "exit code 0")
+	case r.ExitCode != 1 || !strings.Contains(r.Stderr, "crud: updating the status: "): // which run says of an error of report
+		c.Failf(gaveUp+", which report returns", "exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
 }
 
