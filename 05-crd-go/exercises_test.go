@@ -386,6 +386,9 @@ func checkCoOwn(c *check.C) {
 	if action := field(o, "spec", "action"); action != "kill" {
 		c.Mistake("forced", "the action kill, which carol has applied", fmt.Sprintf("the action %v", action))
 	}
+	if !strings.Contains(r.Stderr, "applying as bert: ") { // which run says of an error of bert
+		c.Mistake("conflict swallowed", "bert returns the conflict with carol", fmt.Sprintf("bert has not returned it, and the program has gone on; its exit code is %d", r.ExitCode))
+	}
 	if r.ExitCode == 0 || !strings.Contains(r.Stderr, "carol") {
 		c.Failf(`bert returns the conflict with carol`, "exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
