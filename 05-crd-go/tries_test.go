@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -89,6 +90,9 @@ func checkTag(c *check.C) {
 	}
 }
 
+// apiMarkers are the lines of a Go file that say what a schema asks of its fields.
+var apiMarkers = regexp.MustCompile(`(?m)^\s*//\s*(\+kubebuilder:.*)$`)
+
 func checkPointer(c *check.C) {
 	const nothing, zero, whole = `{}`, `{"lid":false,"scoops":0}`, `{"lid":true,"note":"with a fork","scoops":3}`
 	lines := echoed(c, "pointer", "CupSpec", nothing, zero, whole)
@@ -102,6 +106,15 @@ func checkPointer(c *check.C) {
 		c.Mistake("zero is lost", "a client that has set 0 and false sends "+zero, lines[1])
 	case none == nil || !equality.Semantic.DeepEqual(zeros, fields(zero)):
 		c.Fail("a client that has set 0 and false sends "+zero, lines[1])
+	}
+	data, err := os.ReadFile(c.Path("spec.go"))
+	c.Must(err)
+	var markers []string
+	for _, found := range apiMarkers.FindAllStringSubmatch(string(data), -1) {
+		markers = append(markers, strings.TrimSpace(found[1]))
+	}
+	if want := []string{"+kubebuilder:default=1", "+kubebuilder:validation:Minimum=0", "+kubebuilder:default=true"}; !slices.Equal(markers, want) {
+		c.Failf(fmt.Sprintf("the markers as they were, by which the API server makes an absent scoops 1, takes 0, and makes an absent lid true: %q", want), "%q", markers)
 	}
 }
 
