@@ -2,6 +2,7 @@ package crdyaml
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,6 +24,7 @@ type tryExamples struct {
 	before   string
 	examples []tryExample
 	mistakes map[string]string // explained by exactly these wrong answers, each as "name: answer"
+	more     *tryExamples      // examples for another object, after these
 }
 
 // tryExample is a spec, and what is stored of it; refused if that is empty.
@@ -49,11 +51,20 @@ var tries = map[string]tryExamples{
 			{"12", `{every: "12"}`, ""},
 			{"12m", `{every: 12m}`, ""},
 			{"NEVER", `{every: NEVER}`, ""},
+			{"a bar", `{every: "12|"}`, ""},
+			{"two units", `{every: 1h2d}`, ""},
+			{"a sign", `{every: -12h}`, ""},
+			{"a space", `{every: 12 h}`, ""},
+			{"a point", `{every: 1.5h}`, ""},
+			{"nothing", `{every: ""}`, ""},
+			{"a second line", `{every: "12h\nx"}`, ""},
+			{"a line before", `{every: "x\n12h"}`, ""},
 		},
 		mistakes: map[string]string{
-			"x12h: accepted, 12hx: accepted, xnever: accepted, neverx: accepted": "no anchors",
-			"12hx: accepted, xnever: accepted":                                   "anchors outside of the alternatives",
-			"x12h: accepted, neverx: accepted":                                   "anchors outside of the alternatives",
+			"x12h: accepted, 12hx: accepted, xnever: accepted, neverx: accepted, two units: accepted, a sign: accepted, a point: accepted, " +
+				"a second line: accepted, a line before: accepted": "no anchors",
+			"12hx: accepted, xnever: accepted, two units: accepted, a second line: accepted":                                      "anchors outside of the alternatives",
+			"x12h: accepted, neverx: accepted, two units: accepted, a sign: accepted, a point: accepted, a line before: accepted": "anchors outside of the alternatives",
 		},
 	},
 	"between": {
@@ -65,12 +76,14 @@ var tries = map[string]tryExamples{
 			{"to 3", `{maxCopies: 3}`, `{minCopies: 1, maxCopies: 3}`},
 			{"3 to 2", `{minCopies: 3, maxCopies: 2}`, ""},
 			{"to 0", `{maxCopies: 0}`, ""},
+			{"from many", `{minCopies: 1000000}`, `{minCopies: 1000000}`},
+			{"to many", `{maxCopies: 1000000}`, `{minCopies: 1, maxCopies: 1000000}`},
 		},
 		mistakes: map[string]string{
-			"2 to 2: refused":                                      "equal is refused",
-			"from 2: refused, nothing: refused":                    "false without the field",
-			"from 2: an error, nothing: an error":                  "a missing field is an error",
-			"2 to 2: refused, from 2: an error, nothing: an error": "a missing field is an error",
+			"2 to 2: refused": "equal is refused",
+			"from 2: refused, nothing: refused, from many: refused":                     "false without the field",
+			"from 2: an error, nothing: an error, from many: an error":                  "a missing field is an error",
+			"2 to 2: refused, from 2: an error, nothing: an error, from many: an error": "a missing field is an error",
 		},
 	},
 	"grow": {
@@ -81,11 +94,16 @@ var tries = map[string]tryExamples{
 			{"remove b", `{volumes: [a]}`, ""},
 			{"c in place of b", `{volumes: [a, c]}`, ""},
 			{"c and d in place of b", `{volumes: [a, c, d]}`, ""},
+			{"bc in place of b", `{volumes: [a, bc]}`, ""},
 		},
 		mistakes: map[string]string{
-			"add c: refused, another order: refused":                     "every change is refused",
-			"c in place of b: accepted, c and d in place of b: accepted": "only the number counts",
+			"add c: refused, another order: refused, add a to none: refused":                         "every change is refused",
+			"c in place of b: accepted, c and d in place of b: accepted, bc in place of b: accepted": "only the number counts",
 		},
+		more: &tryExamples{before: `{volumes: []}`, examples: []tryExample{
+			{"none to none", `{volumes: []}`, `{volumes: []}`},
+			{"add a to none", `{volumes: [a]}`, `{volumes: [a]}`},
+		}},
 	},
 	"defaults": {
 		examples: []tryExample{
@@ -120,52 +138,64 @@ func checkTry(name string) func(*check.C) {
 		c.Must(crdwait.Established(c.Context(), c.Config, crd.Name))
 
 		// Server-side apply also creates, and is not held back while a CRD is new.
-		apply := func(spec string, dryRun ...string) (*unstructured.Unstructured, error) {
-			data, err := json.Marshal(object(crd, "tried", parseSpec(c, spec)))
+		apply := func(name, spec string, dryRun ...string) (*unstructured.Unstructured, error) {
+			data, err := json.Marshal(object(crd, name, parseSpec(c, spec)))
 			c.Must(err)
-			return resource(c.Env, crd, "").Patch(c.Context(), "tried", types.ApplyYAMLPatchType, data,
+			return resource(c.Env, crd, "").Patch(c.Context(), name, types.ApplyYAMLPatchType, data,
 				metav1.PatchOptions{FieldManager: "try", DryRun: dryRun, FieldValidation: metav1.FieldValidationStrict})
 		}
-		if try.before != "" {
-			if _, err := apply(try.before); err != nil {
-				c.Fail("a new Backup with the spec "+try.before+" is accepted", err.Error())
-			}
-		}
 		var wrong, expected, held []string
-		for _, x := range try.examples {
-			object, err := apply(x.spec, metav1.DryRunAll)
-			if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-				c.T.Fatal(err)
-			}
-			want, got, why := accepted, accepted, ""
-			if x.stored == "" {
-				want = refused
-			}
-			if err != nil {
-				got, why = refused, ": "+err.Error()
-				if want != refused && strings.Contains(why, "no such key") {
-					got = noKey
-				}
-			} else if x.stored != "" {
-				if diff := cmp.Diff(parseSpec(c, x.stored), field(object, "spec")); diff != "" {
-					got, why = "stored otherwise", " (-want +stored):\n"+diff
+		for name, tried := "tried", &try; tried != nil; name, tried = name+"-more", tried.more {
+			if tried.before != "" {
+				if _, err := apply(name, tried.before); err != nil {
+					c.Fail("a new Backup with the spec "+tried.before+" is accepted", err.Error())
 				}
 			}
-			if got == want {
-				continue
+			for _, x := range tried.examples {
+				object, err := apply(name, x.spec, metav1.DryRunAll)
+				if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+					c.T.Fatal(err)
+				}
+				want, got, why := accepted, accepted, ""
+				if x.stored == "" {
+					want = refused
+				}
+				if err != nil {
+					got, why = refused, ": "+err.Error()
+					if want != refused && strings.Contains(why, "no such key") {
+						got = noKey
+					}
+				} else if x.stored != "" {
+					if diff := cmp.Diff(parseSpec(c, x.stored), field(object, "spec")); diff != "" {
+						got, why = "stored otherwise", " (-want +stored):\n"+diff
+					}
+				}
+				if got == want {
+					continue
+				}
+				what := "the spec " + x.spec
+				if tried.before != "" {
+					what = "the change from " + tried.before + " to " + x.spec
+				}
+				wrong = append(wrong, x.name+": "+got)
+				expected = append(expected, what+" is "+want)
+				held = append(held, what+" is "+got+why)
 			}
-			what := "the spec " + x.spec
-			if try.before != "" {
-				what = "the change from " + try.before + " to " + x.spec
-			}
-			wrong = append(wrong, x.name+": "+got)
-			expected = append(expected, what+" is "+want)
-			held = append(held, what+" is "+got+why)
 		}
+		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 		if len(wrong) == 0 {
+			for _, rule := range slices.Concat(spec.XValidations, spec.Properties["volumes"].XValidations) {
+				if rule.Message == "" && rule.MessageExpression == "" {
+					c.Fail("a rule with a message", "none for "+strings.TrimSpace(rule.Rule))
+				}
+			}
 			return
 		}
-		if mistake := try.mistakes[strings.Join(wrong, ", ")]; mistake != "" {
+		mistake := try.mistakes[strings.Join(wrong, ", ")]
+		if mistake == "wait no longer required" && slices.Contains(spec.Properties["retry"].Required, "wait") {
+			mistake = "" // wait has a default of its own
+		}
+		if mistake != "" {
 			c.Mistake(mistake, expected[0], strings.Join(held, "\n"))
 		}
 		c.Fail(expected[0], strings.Join(held, "\n"))
