@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -36,6 +37,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -122,14 +124,14 @@ func register(c *check.C, mutating *admissionregistrationv1.MutatingWebhookConfi
 	*validating = *made
 }
 
-// locked reports whether a request has been refused because a webhook did not answer. Any other error is none of
-// the learner's.
+// locked reports whether a request has been refused because a webhook did not answer. A match condition that cannot
+// be evaluated refuses it even if the webhook would agree. Any other error is none of the learner's.
 func locked(c *check.C, err error) bool {
 	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
 		return true
 	}
-	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resulted in error") { // of a match condition, after which failurePolicy decides
-		return true
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resulted in error") {
+		c.Fail("conditions that are true or false for each request", err.Error())
 	}
 	c.Must(err)
 	return false
@@ -153,6 +155,9 @@ func checkPatch(c *check.C) {
 	const want = `the labels app: shop and k8s-go.openshift.org/checked: "yes"`
 	if len(file.Patch) != 1 {
 		c.Failf("one operation", "%d", len(file.Patch))
+	}
+	if file.Patch[0].Value == true { // YAML's yes
+		c.Fail(want, "the value true, which is no string: put it in quotes")
 	}
 	data, err := json.Marshal(file.Patch)
 	c.Must(err)
@@ -182,7 +187,7 @@ func checkCondition(c *check.C) {
 		return locked(c, err)
 	}
 	const anna, scheduler, manager, account = "anna", "system:kube-scheduler", "system:kube-controller-manager", "system:serviceaccount:shop:default"
-	const proxy, liar = "system:kube-proxy", "anna-system:kube-scheduler"
+	const proxy, liar, cluster = "system:kube-proxy", "anna-system:kube-scheduler", "system:serviceaccount:kube-system:default"
 	const want = "the webhook is asked about all but the control plane"
 	switch {
 	case !asked(anna) && asked(scheduler):
@@ -197,6 +202,8 @@ func checkCondition(c *check.C) {
 		c.Fail(want, "it was not asked about "+liar)
 	case !asked(account):
 		c.Mistake("everything of the system", want, "it was not asked about "+account)
+	case !asked(cluster):
+		c.Mistake("everything of the system", want, "it was not asked about "+cluster)
 	}
 }
 
@@ -224,7 +231,7 @@ func checkGuard(c *check.C) {
 		labelNamespace(c, namespace, "team", "sweets")
 	}
 	// What is there before the webhook is.
-	ending := label(metav1.ObjectMeta{Name: "ending", Finalizers: []string{"k8s-go.openshift.org/last"}})
+	ending := label(metav1.ObjectMeta{Name: "ending", Finalizers: []string{"k8s-go.openshift.org/first", "k8s-go.openshift.org/last"}})
 	_, err := c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: ending}, metav1.CreateOptions{})
 	c.Must(err)
 	c.Must(c.Client.CoreV1().ConfigMaps(team).Delete(ctx, "ending", metav1.DeleteOptions{}))
@@ -257,6 +264,13 @@ func checkGuard(c *check.C) {
 		_, err := c.Client.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, patch, dryPatch, subresources...)
 		return err
 	}
+	for _, rule := range v.Webhooks[0].Rules { // the check's own selector sees no labels of a Scale
+		for _, resource := range rule.Resources {
+			if _, sub, _ := strings.Cut(resource, "/"); slices.Contains([]string{"*", "status", "scale"}, sub) {
+				c.Mistake("subresources", "rules without the status and the scale of anything", "the resources "+resource)
+			}
+		}
+	}
 	job := batchv1.JobSpec{Template: *deployment.Spec.Template.DeepCopy()}
 	job.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	const want = "whatever a team has is guarded, and nothing else, while the server is down"
@@ -271,6 +285,10 @@ func checkGuard(c *check.C) {
 		"a ConfigMap was created": func() error { return configMap(team) },
 		"a ConfigMap was changed": func() error {
 			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "there", types.MergePatchType, patch, dryPatch)
+			return err
+		},
+		"a ConfigMap was changed, and its finalizers, too": func() error {
+			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "there", types.MergePatchType, []byte(`{"metadata": {"finalizers": ["k8s-go.openshift.org/mine"]}, "data": {"a": "b"}}`), dryPatch)
 			return err
 		},
 		"a Secret was created": func() error {
@@ -297,6 +315,10 @@ func checkGuard(c *check.C) {
 			_, err := c.Client.AppsV1().DaemonSets(team).Create(ctx, set, dry)
 			return err
 		},
+		"a ControllerRevision was created": func() error {
+			_, err := c.Client.AppsV1().ControllerRevisions(team).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: meta, Revision: 1}, dry)
+			return err
+		},
 		"a Job was created": func() error {
 			_, err := c.Client.BatchV1().Jobs(team).Create(ctx, &batchv1.Job{ObjectMeta: meta, Spec: job}, dry)
 			return err
@@ -318,6 +340,9 @@ func checkGuard(c *check.C) {
 	if !locked(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {
 		c.Mistake("every account", want, "a ServiceAccount of the team changed a Deployment")
 	}
+	if !locked(c, as("system:serviceaccount:kube-system-tools:ci", "system:serviceaccounts", "system:serviceaccounts:kube-system-tools")) {
+		c.Mistake("every account", want, "a ServiceAccount of the namespace kube-system-tools changed a Deployment")
+	}
 	for _, tc := range []struct {
 		mistake, what string
 		f             func() error
@@ -337,10 +362,6 @@ func checkGuard(c *check.C) {
 			return err
 		}},
 		{"subresources", "the status of a Deployment", func() error { return change(team, "a", status, "status") }},
-		{"subresources", "the scale of a Deployment", func() error {
-			_, err := c.Client.AppsV1().Deployments(team).UpdateScale(ctx, "a", &autoscalingv1.Scale{ObjectMeta: label(metav1.ObjectMeta{Name: "a", Namespace: team})}, metav1.UpdateOptions{DryRun: dry.DryRun})
-			return err
-		}},
 		{"cannot be deleted", "the deletion of a ConfigMap", func() error {
 			return c.Client.CoreV1().ConfigMaps(team).Delete(ctx, "there", metav1.DeleteOptions{DryRun: dry.DryRun})
 		}},
@@ -351,6 +372,11 @@ func checkGuard(c *check.C) {
 			return as("system:serviceaccount:kube-system:deployment-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		}},
 		{"stops the control plane", "the controller manager", func() error { return as("system:kube-controller-manager") }},
+		{"stops the control plane", "the scheduler", func() error { return as("system:kube-scheduler") }},
+		{"the last finalizer", "the first finalizer of a ConfigMap that is being deleted", func() error {
+			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": ["k8s-go.openshift.org/last"]}}`), dryPatch)
+			return err
+		}},
 		{"the last finalizer", "the last finalizer of a ConfigMap that is being deleted", func() error {
 			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), dryPatch)
 			return err
@@ -442,16 +468,24 @@ func checkRotation(c *check.C) {
 
 	// bundles are what the two configurations trusted when the Secret was written.
 	var atWrite [][]byte
+	var gone error
 	p := c.Proxy()
 	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "secrets", Name: secret, If: faultproxy.Request.Write}, Fault: faultproxy.Call, Times: 1,
-		Call: func(ctx context.Context, _ faultproxy.Request) (err error) {
-			atWrite, err = bundles(ctx, c)
-			return err
+		Call: func(ctx context.Context, _ faultproxy.Request) error {
+			atWrite, gone = bundles(ctx, c)
+			return nil
 		}})
 	r := c.Run(testenv.Command{Path: c.Path("rotate.sh"), Args: []string{now.write(c)}, Timeout: check.Patience(60 * time.Second),
 		Env: []string{"ADDRESS=" + s.listens, "KUBECONFIG=" + p.Kubeconfig, "PATH=" + filepath.Dir(c.Workspace().Bin("kubectl")) + ":" + os.Getenv("PATH")}})
 	atEnd, err := bundles(ctx, c)
-	c.Must(err)
+	if err := cmp.Or(gone, err); err != nil {
+		c.Fail("both configurations, whose webhooks are asked all the time", err.Error())
+	}
+	for _, bundle := range slices.Concat(atWrite, atEnd) {
+		if bytes.Contains(bundle, []byte("----------BEGIN")) {
+			c.Fail("a caBundle in which each certificate begins on a line of its own", "-----END CERTIFICATE----------BEGIN CERTIFICATE-----")
+		}
+	}
 	written, err := secrets.Get(ctx, secret, metav1.GetOptions{})
 	c.Must(err)
 	time.Sleep(4 * time.Second) // what the script wrote last reaches the server, and somebody writes against it
@@ -475,6 +509,9 @@ func checkRotation(c *check.C) {
 	case r.ExitCode != 0:
 		c.Failf("exit code 0", "exit code %d\n%s", r.ExitCode, r.Stderr)
 	case !changed || !bytes.Equal(bytes.TrimSpace(written.Data["tls.crt"]), bytes.TrimSpace(now.certificate)) || !bytes.Equal(bytes.TrimSpace(written.Data["tls.key"]), bytes.TrimSpace(now.key)):
+		if bytes.Equal(bytes.TrimSpace(written.Data["tls.crt"]), bytes.TrimSpace(now.certificate)) {
+			c.Fail(want, "the Secret has the new tls.crt, and not the new tls.key")
+		}
 		c.Mistake("server forgotten", want, "the Secret has another certificate than tls.crt and tls.key")
 	case refused && has(atWrite, now.ca) == 0:
 		c.Mistake("server first", want, held)
@@ -493,7 +530,7 @@ func checkRotation(c *check.C) {
 	}
 }
 
-// bundles are what the two configurations of a check trust.
+// bundles are what the two configurations of a check trust, if they are there and their webhooks are asked.
 func bundles(ctx context.Context, c *check.C) ([][]byte, error) {
 	mutating, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, c.Namespace, metav1.GetOptions{})
 	if err != nil {
@@ -502,6 +539,9 @@ func bundles(ctx context.Context, c *check.C) ([][]byte, error) {
 	validating, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, c.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
+	}
+	if *mutating.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore || *validating.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore {
+		return nil, errors.New("failurePolicy is Ignore")
 	}
 	return [][]byte{mutating.Webhooks[0].ClientConfig.CABundle, validating.Webhooks[0].ClientConfig.CABundle}, nil
 }
@@ -515,7 +555,8 @@ func policyOf(version, name string, annotated bool, spec policyObject) policyObj
 	if annotated {
 		metadata["annotations"] = policyObject{"mine": "stays", "policy.k8s-go.openshift.org/author": "anna"}
 	}
-	spec["selector"] = policyObject{"matchLabels": policyObject{"app": "shop"}}
+	spec["selector"] = policyObject{"matchLabels": policyObject{"app": "shop"},
+		"matchExpressions": []any{policyObject{"key": "tier", "operator": "NotIn", "values": []any{"test"}}}}
 	spec["eviction"] = policyObject{"minIntervalSeconds": int64(7)}
 	return policyObject{"apiVersion": "policy.k8s-go.openshift.org/" + version, "kind": "HealthCheckPolicy", "metadata": metadata, "spec": spec,
 		"status": policyObject{"observedGeneration": int64(2)}}
@@ -707,7 +748,7 @@ type quotaCheck struct {
 
 // create asks for an Icecream, and returns the API server's answer.
 func (q quotaCheck) create(namespace, name string, replicas int32, options metav1.CreateOptions) error {
-	o := icecream(name, name)
+	o := icecream(name, "cone-"+name)
 	o.Spec.Replicas = &replicas
 	_, err := q.own.IcecreamV1alpha1().Icecreams(namespace).Create(q.Context(), o, options)
 	return err
@@ -717,6 +758,9 @@ func (q quotaCheck) create(namespace, name string, replicas int32, options metav
 func (q quotaCheck) refused(err error) bool {
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "denied the request") {
 		return true
+	}
+	if err != nil && strings.Contains(err.Error(), "denied the request") {
+		q.Fail("a refusal with the code 403", fmt.Sprintf("%s: %v", apierrors.ReasonForError(err), err))
 	}
 	if err != nil {
 		q.Fail("an answer that the API server takes", err.Error())
@@ -826,6 +870,35 @@ func checkQuota(c *check.C) {
 	}
 	if q.refused(scale(5)) || q.refused(scale(6)) {
 		c.Mistake("scale goes past", "kubectl scale to 5, and back to 6", "it was refused")
+	}
+
+	// What is on its way out is still stored, and a namespace joins the team.
+	const kept = `{"metadata": {"finalizers": %s}}`
+	there := own.IcecreamV1alpha1().Icecreams(second)
+	_, err = there.Patch(c.Context(), "vanilla", types.MergePatchType, fmt.Appendf(nil, kept, `["k8s-go.openshift.org/check"]`), metav1.PatchOptions{})
+	if q.refused(err) {
+		c.Fail("a finalizer for an Icecream that gets no more replicas", "it was refused")
+	}
+	c.T.Cleanup(func() { // or its namespace would stay; the webhook may be there, and nobody to answer
+		ctx := context.WithoutCancel(c.Context())
+		if err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, validating.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			c.T.Error(err)
+		}
+		c.Must(poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			_, err := there.Patch(ctx, "vanilla", types.MergePatchType, fmt.Appendf(nil, kept, "null"), metav1.PatchOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}))
+	})
+	c.Must(there.Delete(c.Context(), "vanilla", metav1.DeleteOptions{}))
+	if !q.refused(q.create(second, "probe", 1, dry)) {
+		c.Fail("1 replica more is refused, since an Icecream that is being deleted is still stored", "it was allowed, which makes 11")
+	}
+	labelNamespace(c, free, "team", c.Namespace)
+	if !q.refused(q.create(free, "probe", 1, dry)) {
+		c.Fail("1 replica more is refused, in a namespace that belongs to the team since a moment ago", "it was allowed, which makes 11")
 	}
 
 	// The API server does not answer the program any more.

@@ -49,8 +49,8 @@ func newShelf(c *check.C, flags ...string) *shelf {
 
 func (s *shelf) start() { s.process = s.Start(s.command) }
 
-func (s *shelf) create(name string, pallets int) {
-	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"shelf": ""}},
+func (s *shelf) create(name string, pallets int, finalizers ...string) {
+	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"shelf": ""}, Finalizers: finalizers},
 		Data: map[string]string{"pallets": fmt.Sprint(pallets)}}, metav1.CreateOptions{})
 	s.Must(err)
 }
@@ -334,11 +334,10 @@ func checkLeave(c *check.C) {
 		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", fish))
 	}
 
-	s.create("tea", 2)
+	const others = "example.org/somebody-else"
+	s.create("tea", 2, others)
 	id := s.rented("tea", nil)
 	s.company.owner("PATCH", "/rooms/"+id, map[string]any{"locked": true})
-	const others = "example.org/somebody-else"
-	s.patch("tea", types.JSONPatchType, `[{"op":"add","path":"/metadata/finalizers/-","value":"`+others+`"}]`)
 	s.delete("tea")
 	s.until("the store is asked to take back a locked room, and refuses", nil, func(context.Context) error {
 		if count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Code == http.StatusConflict }) == 0 {
