@@ -28,6 +28,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -316,7 +317,7 @@ func checkGuard(c *check.C) {
 			return err
 		},
 		"a ControllerRevision was created": func() error {
-			_, err := c.Client.AppsV1().ControllerRevisions(team).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: meta, Revision: 1}, dry)
+			_, err := c.Client.AppsV1().ControllerRevisions(team).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: meta, Data: runtime.RawExtension{Raw: []byte(`{}`)}}, dry)
 			return err
 		},
 		"a Job was created": func() error {
