@@ -125,17 +125,31 @@ func register(c *check.C, mutating *admissionregistrationv1.MutatingWebhookConfi
 	*validating = *made
 }
 
-// locked reports whether a request has been refused because a webhook did not answer. A match condition that cannot
-// be evaluated refuses it even if the webhook would agree. Any other error is none of the learner's.
+// locked reports whether a request has been refused because a webhook did not answer. Any other error is none of
+// the learner's.
 func locked(c *check.C, err error) bool {
 	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
 		return true
 	}
-	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resulted in error") {
-		c.Fail("conditions that are true or false for each request", err.Error())
+	if conditionFailed(err) {
+		return true
 	}
 	c.Must(err)
 	return false
+}
+
+// conditionFailed reports whether a match condition could not be evaluated, after which failurePolicy decides.
+func conditionFailed(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resulted in error")
+}
+
+// guarded is locked for a request about which the webhook is to be asked. A condition that fails refuses it even if
+// the webhook would agree.
+func guarded(c *check.C, err error) bool {
+	if conditionFailed(err) {
+		c.Fail("conditions that are true or false for each request", err.Error())
+	}
+	return locked(c, err)
 }
 
 // labelNamespace gives a namespace a label.
@@ -185,7 +199,7 @@ func checkCondition(c *check.C) {
 	configuration(c, "people.yaml", "people", c.Namespace)
 	asked := func(user string) bool {
 		_, err := impersonated(c, user).CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{only: c.Namespace}}}, dry)
-		return locked(c, err)
+		return guarded(c, err)
 	}
 	const anna, scheduler, manager, account = "anna", "system:kube-scheduler", "system:kube-controller-manager", "system:serviceaccount:shop:default"
 	const proxy, liar, cluster = "system:kube-proxy", "anna-system:kube-scheduler", "system:serviceaccount:kube-system:default"
@@ -275,7 +289,7 @@ func checkGuard(c *check.C) {
 	job := batchv1.JobSpec{Template: *deployment.Spec.Template.DeepCopy()}
 	job.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	const want = "whatever a team has is guarded, and nothing else, while the server is down"
-	if !locked(c, configMap(team)) && !locked(c, change(team, "a", patch)) {
+	if !guarded(c, configMap(team)) && !guarded(c, change(team, "a", patch)) {
 		const held = "a ConfigMap was created and a Deployment changed in a namespace with the label team"
 		if *v.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore {
 			c.Mistake("does not guard", want, held)
@@ -329,7 +343,7 @@ func checkGuard(c *check.C) {
 			return err
 		},
 	} {
-		if !locked(c, f()) {
+		if !guarded(c, f()) {
 			c.Mistake("half a guard", want, what)
 		}
 	}
@@ -338,10 +352,10 @@ func checkGuard(c *check.C) {
 		_, err := impersonated(c, user, groups...).AppsV1().Deployments(team).Patch(ctx, "a", types.MergePatchType, patch, dryPatch)
 		return err
 	}
-	if !locked(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {
+	if !guarded(c, as("system:serviceaccount:"+team+":ci", "system:serviceaccounts", "system:serviceaccounts:"+team)) {
 		c.Mistake("every account", want, "a ServiceAccount of the team changed a Deployment")
 	}
-	if !locked(c, as("system:serviceaccount:kube-system-tools:ci", "system:serviceaccounts", "system:serviceaccounts:kube-system-tools")) {
+	if !guarded(c, as("system:serviceaccount:kube-system-tools:ci", "system:serviceaccounts", "system:serviceaccounts:kube-system-tools")) {
 		c.Mistake("every account", want, "a ServiceAccount of the namespace kube-system-tools changed a Deployment")
 	}
 	for _, tc := range []struct {
