@@ -1,6 +1,7 @@
 package clientset
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -611,6 +612,7 @@ func checkSafePatch(c *check.C) {
 	}
 
 	p := c.Proxy()
+	p.KeepBodies()
 	const rival = "workshop/rival:1"
 	patches := faultproxy.Match{Verb: "patch", Resource: "deployments", Name: "web-1", If: faultproxy.Request.Write}
 	p.MustInject(faultproxy.Rule{Match: patches, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
@@ -648,6 +650,11 @@ func checkSafePatch(c *check.C) {
 	})
 	if err != nil {
 		c.Fail(both, err.Error())
+	}
+	for _, r := range p.Requests(patches) {
+		if bytes.Contains(r.Body, []byte(`"`+side.Name+`"`)) {
+			c.Fail("a patch that says nothing about the container side", string(r.Body))
+		}
 	}
 	d, _ = main()
 	if record := d.Annotations[rolloutRecord]; !strings.Contains(record, rival) {
