@@ -113,8 +113,10 @@ func checkPointer(c *check.C) {
 	for _, found := range apiMarkers.FindAllStringSubmatch(string(data), -1) {
 		markers = append(markers, strings.TrimSpace(found[1]))
 	}
-	if want := []string{"+kubebuilder:default=1", "+kubebuilder:validation:Minimum=0", "+kubebuilder:default=true"}; !slices.Equal(markers, want) {
-		c.Failf(fmt.Sprintf("the markers as they were, by which the API server makes an absent scoops 1, takes 0, and makes an absent lid true: %q", want), "%q", markers)
+	for _, want := range []string{"+kubebuilder:default=1", "+kubebuilder:validation:Minimum=0", "+kubebuilder:default=true"} {
+		if !slices.Contains(markers, want) {
+			c.Failf("the marker "+want+", as it was", "%q", markers)
+		}
 	}
 }
 
