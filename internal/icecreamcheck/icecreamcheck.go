@@ -454,7 +454,7 @@ func (g *grower) persists() {
 	failing.Times = 6 // with client-go's rate limiter 315 ms, and 160 s if those of before still count
 	comesBack := func(within time.Duration) (time.Duration, error) {
 		old := g.f.Deployment(name).UID
-		g.f.Proxy.MustInject(failing)
+		tries := g.f.Proxy.MustInject(failing)
 		g.C.Must(g.f.Deployments.Delete(g.C.Context(), name, metav1.DeleteOptions{}))
 		began := time.Now()
 		err := g.Within(within, func(ctx context.Context) error {
@@ -464,6 +464,9 @@ func (g *grower) persists() {
 			}
 			return err
 		})
+		if err != nil && tries.Struck() == 0 { // what woke the program when cone was deleted was something else
+			g.C.Mistake("deletion unnoticed", name+" exists again, after somebody has deleted it", "no request for it")
+		}
 		return time.Since(began), err
 	}
 	first, err := comesBack(90 * time.Second)
