@@ -250,10 +250,14 @@ func checkGuard(c *check.C) {
 	_, err := c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: ending}, metav1.CreateOptions{})
 	c.Must(err)
 	c.Must(c.Client.CoreV1().ConfigMaps(team).Delete(ctx, "ending", metav1.DeleteOptions{}))
-	c.T.Cleanup(func() { // the last one, after the configuration has gone
-		if _, err := c.Client.CoreV1().ConfigMaps(team).Patch(context.WithoutCancel(ctx), "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			c.T.Error(err)
-		}
+	c.T.Cleanup(func() { // the last one, after the configuration has gone, of which the API server hears a moment later
+		c.Must(poll.Until(context.WithoutCancel(ctx), 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}))
 	})
 	_, err = c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: label(metav1.ObjectMeta{Name: "there"})}, metav1.CreateOptions{})
 	c.Must(err)
@@ -822,6 +826,7 @@ func checkQuota(c *check.C) {
 	}
 	process := start("10")
 	_, validating := webhooks(c, listen, "", "/validate", certificate.ca)
+	validating.Webhooks[0].TimeoutSeconds = new(int32(30)) // a slow machine is no mistake
 	register(c, nil, validating)
 
 	// In force as soon as too much is refused.
