@@ -209,22 +209,33 @@ func init() {
 	if os.Getenv("REPORT_ONCE") == "" {
 		return
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	if err != nil {
-		panic(err)
-	}
-	policies := clientset.NewForConfigOrDie(config).PolicyV1alpha1().HealthCheckPolicies(os.Getenv("WORKSHOP_NAMESPACE"))
-	policy, err := report(context.Background(), policies, "crud", v1alpha1.PodStatistics{Failed: 1, Passed: 2})
-	if err != nil {
+	if err := reportOnce(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func reportOnce() error {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+	client, err := clientset.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	policies := client.PolicyV1alpha1().HealthCheckPolicies(os.Getenv("WORKSHOP_NAMESPACE"))
+	policy, err := report(context.Background(), policies, "crud", v1alpha1.PodStatistics{Failed: 1, Passed: 2})
+	if err != nil {
+		return err
 	}
 	if policy == nil {
 		fmt.Println("no policy")
 	} else {
 		fmt.Println("resourceVersion", policy.ResourceVersion)
 	}
-	os.Exit(0)
+	return nil
 }
 `
 

@@ -125,6 +125,19 @@ func register(c *check.C, mutating *admissionregistrationv1.MutatingWebhookConfi
 	*validating = *made
 }
 
+// release has an object lose its finalizers at the end of the check, or its namespace would stay. Called before a
+// webhook is registered, it comes after that has gone, of which the API server hears a moment later.
+func release(c *check.C, patch func(ctx context.Context, patch []byte) error) {
+	c.T.Cleanup(func() {
+		c.Must(poll.Until(context.WithoutCancel(c.Context()), 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			if err := patch(ctx, []byte(`{"metadata": {"finalizers": null}}`)); !apierrors.IsNotFound(err) {
+				return err
+			}
+			return nil
+		}))
+	})
+}
+
 // locked reports whether a request has been refused because a webhook did not answer. Any other error is none of
 // the learner's.
 func locked(c *check.C, err error) bool {
@@ -250,14 +263,9 @@ func checkGuard(c *check.C) {
 	_, err := c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: ending}, metav1.CreateOptions{})
 	c.Must(err)
 	c.Must(c.Client.CoreV1().ConfigMaps(team).Delete(ctx, "ending", metav1.DeleteOptions{}))
-	c.T.Cleanup(func() { // the last one, after the configuration has gone, of which the API server hears a moment later
-		c.Must(poll.Until(context.WithoutCancel(ctx), 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
-			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
-		}))
+	release(c, func(ctx context.Context, patch []byte) error {
+		_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "ending", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
 	})
 	_, err = c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: label(metav1.ObjectMeta{Name: "there"})}, metav1.CreateOptions{})
 	c.Must(err)
@@ -825,6 +833,11 @@ func checkQuota(c *check.C) {
 		return p
 	}
 	process := start("10")
+	there := own.IcecreamV1alpha1().Icecreams(second)
+	release(c, func(ctx context.Context, patch []byte) error {
+		_, err := there.Patch(ctx, "vanilla", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	_, validating := webhooks(c, listen, "", "/validate", certificate.ca)
 	validating.Webhooks[0].TimeoutSeconds = new(int32(30)) // a slow machine is no mistake
 	register(c, nil, validating)
@@ -893,25 +906,10 @@ func checkQuota(c *check.C) {
 	}
 
 	// What is on its way out is still stored, and a namespace joins the team.
-	const kept = `{"metadata": {"finalizers": %s}}`
-	there := own.IcecreamV1alpha1().Icecreams(second)
-	_, err = there.Patch(c.Context(), "vanilla", types.MergePatchType, fmt.Appendf(nil, kept, `["k8s-go.openshift.org/check"]`), metav1.PatchOptions{})
+	_, err = there.Patch(c.Context(), "vanilla", types.MergePatchType, []byte(`{"metadata": {"finalizers": ["k8s-go.openshift.org/check"]}}`), metav1.PatchOptions{})
 	if q.refused(err) {
 		c.Fail("a finalizer for an Icecream that gets no more replicas", "it was refused")
 	}
-	c.T.Cleanup(func() { // or its namespace would stay; the webhook may be there, and nobody to answer
-		ctx := context.WithoutCancel(c.Context())
-		if err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, validating.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			c.T.Error(err)
-		}
-		c.Must(poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
-			_, err := there.Patch(ctx, "vanilla", types.MergePatchType, fmt.Appendf(nil, kept, "null"), metav1.PatchOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
-		}))
-	})
 	c.Must(there.Delete(c.Context(), "vanilla", metav1.DeleteOptions{}))
 	if !q.refused(q.create(second, "probe", 1, dry)) {
 		c.Fail("1 replica more is refused, since an Icecream that is being deleted is still stored", "it was allowed, which makes 11")
