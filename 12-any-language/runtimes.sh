@@ -28,8 +28,9 @@ find_node() {
   version=$("$node" --version)
   version=${version#v}
   [[ ${version%%.*} -ge 18 ]] || missing "node: $node is $version, and the client needs 18 or later" || return
-  # npm ci makes node_modules what package-lock.json says, and nothing else.
-  [[ node_modules/.package-lock.json -nt package-lock.json ]] || { npm ci --cache ../.workshop/npm --no-audit --no-fund --loglevel error && touch node_modules/.package-lock.json; } >&2 ||
+  # npm ci makes node_modules what package-lock.json says, and nothing else. On stdout it only counts the packages,
+  # and the lesson, which installs them where nothing is installed yet, shows no output there.
+  [[ node_modules/.package-lock.json -nt package-lock.json ]] || { npm ci --cache ../.workshop/npm --no-audit --no-fund --loglevel error && touch node_modules/.package-lock.json; } >/dev/null ||
     missing "node: npm could not install what package-lock.json names: look at what it said above" || return
   echo "$node"
 }
