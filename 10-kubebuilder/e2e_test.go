@@ -7,13 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
-	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -143,18 +141,9 @@ func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	ws := e.Workspace()
-	if missing, err := pinned.ControlPlane.Missing(ws, "etcd", "kube-apiserver"); err != nil {
-		t.Fatal(err)
-	} else if len(missing) > 0 {
-		t.Skipf("%q are not built; make up CLUSTER=kwok builds them", missing)
-	}
-	var said proc.Buffer
-	err := proc.Run(e.Context(), proc.Cmd{Path: "go", Args: []string{"test", "-count=1", "-vet=off", "-ldflags=-s -w", "./internal/controller", "-ginkgo.focus=^no spec has this name$"},
-		Dir: filepath.Join(ws.Root, project), Grace: 30 * time.Second, Env: workspace.Environ("KUBEBUILDER_ASSETS=" + ws.Bin("")), Out: &said, Err: &said})
-	const says = "Detected no specs ran and --fail-on-empty is set"
-	if err == nil || !strings.Contains(said.String(), says) {
-		t.Errorf("a suite without a spec: %v; want %q\n%s", err, says, said.String())
+	r := e.Run(testenv.Command{Path: e.Program("./"+project+"/internal/controller", testenv.Tests), Args: []string{"-ginkgo.no-color", "-ginkgo.focus=^no spec has this name$"}})
+	if says := "Detected no specs ran and --fail-on-empty is set"; r.ExitCode == 0 || !strings.Contains(r.Stdout+r.Stderr, says) {
+		t.Errorf("a suite without a spec: exit code %d; want %q\n%s%s", r.ExitCode, says, r.Stdout, r.Stderr)
 	}
 }
 

@@ -2,12 +2,9 @@ package runner
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -140,7 +137,7 @@ func checksCluster(ctx context.Context, ws workspace.Workspace, other string) ([
 // when a file of the clone has changed, so that for most checks only the learner's
 // file is compiled.
 func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Step) (string, error) {
-	sum, err := treeSum(ws)
+	sum, err := workspace.Sum(ws.Root, exercise.Work(ws))
 	if err != nil {
 		return "", err
 	}
@@ -168,32 +165,4 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		err = errors.Join(err, os.Remove(file))
 	}
 	return binary, err
-}
-
-// treeSum names the contents of the clone, less what the workshop and the learner
-// have made in it, and documents.
-func treeSum(ws workspace.Workspace) (string, error) {
-	h := sha256.New()
-	err := filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if name := d.Name(); path != ws.Root && (strings.HasPrefix(name, ".") || path == exercise.Work(ws)) {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !d.Type().IsRegular() || slices.Contains([]string{".md", ".png", ".svg"}, filepath.Ext(path)) {
-			return nil
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		sum := sha256.Sum256(data)
-		fmt.Fprintf(h, "%s %x\n", path, sum)
-		return nil
-	})
-	return hex.EncodeToString(h.Sum(nil))[:16], err
 }

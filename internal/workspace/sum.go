@@ -1,0 +1,39 @@
+package workspace
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Sum names the contents of all files below root that a program can be compiled from: not of
+// documents, of what begins with a dot, which the workshop itself makes, nor of the folders left out.
+func Sum(root string, without ...string) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains(without, path)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || filepath.Ext(path) == ".md" {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s %x\n", path, sha256.Sum256(data))
+		return nil
+	})
+	return hex.EncodeToString(h.Sum(nil))[:16], err
+}
