@@ -824,7 +824,7 @@ func KeepsTheOldOne(f *Test) error {
 	if _, err := quotas.Create(f.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "full"},
 		// Not 1, with which the new pod comes as soon as the old one has gone too early.
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
