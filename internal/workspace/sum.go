@@ -12,7 +12,8 @@ import (
 )
 
 // Sum names the contents of all files below root that a program can be compiled from: not of
-// documents, of what begins with a dot, which the workshop itself makes, nor of the folders left out.
+// documents, of what npm has installed, of what begins with a dot, which the workshop itself makes,
+// nor of the folders left out.
 func Sum(root string, without ...string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -20,7 +21,7 @@ func Sum(root string, without ...string) (string, error) {
 			return err
 		}
 		if d.IsDir() {
-			if path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains(without, path)) {
+			if path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules" || slices.Contains(without, path)) {
 				return filepath.SkipDir
 			}
 			return nil
