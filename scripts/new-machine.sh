@@ -22,12 +22,12 @@ if [[ $(id -u) -eq 0 ]] && command -v useradd runuser >/dev/null; then
   as=(runuser --user "$user" --)
 fi
 
-# running lists the processes of this machine's learner, without those that only wait to be collected.
+# running PATTERN: lists the processes with such a HOME, without those that only wait to be collected.
 running() {
   local environ pid
   for environ in /proc/[0-9]*/environ; do
     pid=${environ#/proc/} pid=${pid%/environ}
-    if { tr '\0' '\n' <"$environ"; } 2>/dev/null | grep -qxF "HOME=$home"; then
+    if { tr '\0' '\n' <"$environ"; } 2>/dev/null | grep -q "^HOME=$1"; then
       ps -o pid=,stat=,args= -p "$pid" | awk '$2 !~ /^Z/' || true
     fi
   done
@@ -37,7 +37,8 @@ running() {
 finish() {
   local status=$?
   trap - EXIT INT TERM
-  running | while read -r pid _; do kill -KILL "$pid" 2>/dev/null || true; done
+  # Also a cluster of a command that has failed: its programs have a home in the clone.
+  running "$base/" | while read -r pid _; do kill -KILL "$pid" 2>/dev/null || true; done
   if [[ ${#as[@]} -gt 0 ]] && id "$user" >/dev/null 2>&1; then userdel --force "$user" 2>/dev/null || status=1; fi
   chmod -R u+w "$base" && rm -rf "$base" || status=1
   exit "$status"
@@ -98,7 +99,7 @@ if left=$(find "$tmp" -mindepth 1 | grep .); then
   printf 'new machine: left in TMPDIR:\n%s\n' "$left" >&2
   failed=1
 fi
-left=$(running)
+left=$(running "$home\$")
 if [[ -n $left ]]; then
   printf 'new machine: still running:\n%s\n' "$left" >&2
   failed=1
