@@ -267,6 +267,7 @@ type named struct {
 	waits  bool    // until due
 	due    float64 // when its delay is over
 	given  int
+	again  bool // it was last given out because it had failed
 }
 
 const (
@@ -276,7 +277,7 @@ const (
 
 // follow follows a trial, and says what a queue must not do: which mistake, if it has a name, what
 // should have been, and what was instead.
-func follow(trial string, events []event) (mistake, expected, held string) {
+func follow(events []event) (mistake, expected, held string) {
 	names, idle, order := map[string]*named{}, map[int]bool{}, []string{}
 	ticks, since := 0, -1
 	for i, e := range events {
@@ -306,8 +307,8 @@ func follow(trial string, events []event) (mistake, expected, held string) {
 		case "look":
 			again := fmt.Sprintf("%s was given out %s", e.Name, at)
 			switch {
-			case n.held && trial == "over":
-				return "two after a wait", e.Name + ", whose delay is over while no worker is free, and which is added then, given out once", again + ", while another had it"
+			case n.held && n.again:
+				return "two after a wait", e.Name + ", whose delay is over, given out once, also when it is added after that", again + ", while another had it"
 			case n.held:
 				return "two at once", e.Name + " given out after done, because a worker has it", again + ", while another had it"
 			case n.waits && e.At < n.due-slack && n.added:
@@ -317,7 +318,7 @@ func follow(trial string, events []event) (mistake, expected, held string) {
 			case !n.wanted:
 				return "given out twice", e.Name + " given out once, unless it is added again", again + ", though nobody had added it since the time before"
 			}
-			*n = named{held: true, given: n.given + 1}
+			*n = named{held: true, given: n.given + 1, again: n.why == "failed"}
 			idle[e.Worker] = false
 		case "done":
 			if n.held = false; e.Delay != nil {
@@ -379,7 +380,7 @@ func checkQueue(c *check.C) {
 		if len(trials[trial]) == 0 {
 			c.T.Fatalf("there is no trial %s", trial)
 		}
-		mistake, expected, held := follow(trial, trials[trial])
+		mistake, expected, held := follow(trials[trial])
 		if mistake != "" {
 			c.Mistake(mistake, expected, held)
 		}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -58,12 +57,7 @@ func CompileModules(ctx context.Context, ws workspace.Workspace, steps []string,
 func (m Module) record(ws workspace.Workspace) string {
 	// It is another one when the module has changed, or Go, or where its caches are.
 	sums, _ := os.ReadFile(filepath.Join(ws.Root, m.Dir, "go.sum"))
-	sums = fmt.Appendf(sums, "%s %q", runtime.Version(), m.Packages)
-	for _, variable := range workspace.Environ() {
-		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "GO") || name == "CGO_ENABLED" || name == "HOME" || name == "XDG_CACHE_HOME" {
-			sums = append(sums, variable...)
-		}
-	}
+	sums = fmt.Appendf(sums, "%s %q", workspace.Toolchain(workspace.Environ()), m.Packages)
 	sum := sha256.Sum256(sums)
 	return ws.Path("compiled", strings.ReplaceAll(m.Dir, "/", "-")+"-"+hex.EncodeToString(sum[:4]))
 }

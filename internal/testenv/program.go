@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -170,12 +169,7 @@ func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ..
 	}
 	// Compiler and linker live shortly: without collecting garbage, up to a limit, they need a tenth less.
 	env := workspace.Environ("GOGC=off", "GOMEMLIMIT=1GiB")
-	how := fmt.Sprintf("%s %s %#v", runtime.Version(), pkg, options)
-	for _, variable := range env {
-		if strings.HasPrefix(variable, "GO") || strings.HasPrefix(variable, "CGO_") {
-			how += fmt.Sprintf(" %q", variable)
-		}
-	}
+	how := fmt.Sprintf("%s %s %#v", workspace.Toolchain(env), pkg, options)
 	of := binary + ".of"
 	sum := sourcesOf(root, clone())
 	if built, err := os.ReadFile(of); err == nil && sum != "" && string(built) == sum+" "+how {

@@ -1,7 +1,9 @@
 package workspace
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -34,6 +36,18 @@ func Environ(extra ...string) []string {
 		"CGO_ENABLED="+cgo(os.Getenv("GOFLAGS")),
 	)
 	return append(env, extra...)
+}
+
+// Toolchain names the version of Go and the variables of env by which it compiles otherwise, or
+// keeps its caches elsewhere.
+func Toolchain(env []string) string {
+	of := runtime.Version()
+	for _, variable := range env {
+		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "GO") || name == "CGO_ENABLED" || name == "HOME" || name == "XDG_CACHE_HOME" {
+			of += fmt.Sprintf(" %q", variable)
+		}
+	}
+	return of
 }
 
 // goFlags keeps of somebody's flags only the one that changes no module. It is
