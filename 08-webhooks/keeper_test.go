@@ -86,7 +86,7 @@ func (k *keeperTest) event(reason, text string) {
 // not keep others from their certificates.
 func TestKeeperRefuses(t *testing.T) {
 	t.Parallel()
-	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1,example.org,FD00:0::1")
+	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1, example.org,FD00:0::1")
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Data: map[string][]byte{"mine": []byte("yes")}}
 	foreign, err := k.Client.CoreV1().Secrets(k.Namespace).Create(k.Context(), foreign, metav1.CreateOptions{})
 	k.must(err)
@@ -95,11 +95,13 @@ func TestKeeperRefuses(t *testing.T) {
 	k.asks("c", "c-tls", " 127.0.0.1, example.org, FD00:0::1") // of an address, there are many spellings
 	k.asks("d", "c-tls", "")
 	k.asks("e", "cert-keeper-ca", "")
+	k.asks("f", "here/f-tls", "")
 	k.Start()
 	k.event("Refused", "the Secret taken belongs to somebody else")
 	k.event("Refused", "the host kubernetes.default.svc is not one that -allow-hosts lists")
 	k.event("Refused", "the Secret c-tls is that of the Service c")
 	k.event("Refused", "the Secret cert-keeper-ca belongs to somebody else")
+	k.event("Refused", `no Secret can have the name "here/f-tls"`)
 	if got := k.secret("c-tls"); got.Type != corev1.SecretTypeTLS || len(got.Data["tls.key"]) == 0 {
 		t.Errorf("the Secret of c is %v", got)
 	}
@@ -167,6 +169,9 @@ func TestKeeperRotatesWithoutOne(t *testing.T) {
 	})
 	k.asks("b", "b-tls", "")
 	k.event("Refused", "exceeded quota")
+	unread := k.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "get", Resource: "secrets", Name: "c-tls"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	k.asks("c", "c-tls", "")
+	k.Struck(unread, 1)
 	k.rotate()
 	k.rotated(before)
 	if now := k.secret("a-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
@@ -363,6 +368,7 @@ func TestKeeperOptions(t *testing.T) {
 		"-ca nowhere: want NAMESPACE/NAME":       {"-ca", "nowhere"},
 		"has to be in the namespace here":        {"-namespace", "here", "-ca", "there/ca"},
 		"-leaf-lifetime has to be at least 10s":  {"-leaf-lifetime", "1s"},
+		"-resync 1ms: it has to be a second":     {"-resync", "1ms"},
 		"-ca-lifetime at least as long as that":  {"-leaf-lifetime", "2h", "-ca-lifetime", "1h"},
 		"listening for health and metrics (-lis": {"-namespace", e.Namespace, "-listen", "256.0.0.1:0"},
 	} {

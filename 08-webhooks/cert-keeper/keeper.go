@@ -18,6 +18,7 @@ import (
 	typedcrd "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -79,14 +80,17 @@ type keeper struct {
 	validating      cache.Indexer
 	mutating        cache.Indexer
 	crds            cache.Indexer
-	calmVersion     string    // the CA's resourceVersion when everything was first as it should be
-	calmSince       time.Time // and when that was
-	refusedBefore   map[cache.ObjectName]string
+	calmVersion     string               // the CA's resourceVersion when everything was first as it should be
+	calmSince       time.Time            // and when that was
+	refusedBefore   map[types.UID]string // of Services
 	now             func() time.Time
 }
 
 func newKeeper(client kubernetes.Interface, definitions clientset.Interface, recorder events.EventRecorder, namespace string, resync time.Duration, s settings, options loop.Options) (*keeper, error) {
-	k := &keeper{settings: s, recorder: recorder, now: time.Now, refusedBefore: map[cache.ObjectName]string{},
+	if err := loop.CheckResync(resync); err != nil {
+		return nil, err
+	}
+	k := &keeper{settings: s, recorder: recorder, now: time.Now, refusedBefore: map[types.UID]string{},
 		// The workers' requests are sent once, see loop.Once.
 		secretsClient:   typedcore.New(loop.Once(client.CoreV1().RESTClient())),
 		admissionClient: typedadmission.New(loop.Once(client.AdmissionregistrationV1().RESTClient())),
@@ -261,6 +265,9 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 		}
 		secret := cache.NewObjectName(service.Namespace, name)
 		hosts, err := k.hosts(service)
+		if wrong := validation.NameIsDNSSubdomain(name, false); len(wrong) > 0 {
+			err = fmt.Errorf("no Secret can have the name %q: %s", name, wrong[0])
+		}
 		if first := wanted[secret]; err == nil && first != nil {
 			err = isThatOf(name, first.Name)
 		}
@@ -273,6 +280,9 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 		}
 		wanted[secret] = service
 		changed, renewal, first, err := k.leaf(ctx, a, service, secret, hosts)
+		if changed {
+			delete(k.refusedBefore, service.UID)
+		}
 		wrote = wrote || changed
 		if first {
 			none = errors.Join(none, err)
@@ -307,7 +317,7 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 		if foreign {
 			k.refuse(service, somebodyElses(name.Name))
 		}
-		return false, next, false, err
+		return false, next, !errors.Is(err, loop.ErrStale), err // where the cache is behind, it has had one
 	}
 	certificate, private, err := a.signing.leaf(hosts, k.leafLifetime)
 	if err != nil {
@@ -393,11 +403,10 @@ func (k *keeper) hosts(service *corev1.Service) ([]string, error) {
 
 // refuse says once what a Service cannot have.
 func (k *keeper) refuse(service *corev1.Service, why error) {
-	name := cache.MetaObjectToName(service)
-	if k.refusedBefore[name] == why.Error() {
+	if k.refusedBefore[service.UID] == why.Error() {
 		return
 	}
-	k.refusedBefore[name] = why.Error()
+	k.refusedBefore[service.UID] = why.Error()
 	klog.Background().Info("No certificate", "service", klog.KObj(service), "because", why.Error())
 	k.recorder.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: service.UID},
 		nil, corev1.EventTypeWarning, "Refused", "Issue", "%s", why)

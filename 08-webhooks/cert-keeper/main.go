@@ -67,7 +67,9 @@ func run(ctx context.Context) error {
 	}
 	settings.ca = cache.NewObjectName(caNamespace, caName)
 	if *hosts != "" {
-		settings.allowed = strings.Split(*hosts, ",")
+		for host := range strings.SplitSeq(*hosts, ",") {
+			settings.allowed = append(settings.allowed, strings.TrimSpace(host))
+		}
 	}
 
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
