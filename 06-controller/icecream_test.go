@@ -216,6 +216,7 @@ func TestIcecreamProgram(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"reading the kubeconfig": {"-kubeconfig", "/no/such/file"},
+		"-resync 1ms: it has to": {"-kubeconfig", f.Proxy.Kubeconfig, "-resync", "1ms"},
 		"listening for health":   {"-kubeconfig", f.Proxy.Kubeconfig, "-listen", "no-such-host.invalid:0"},
 	} {
 		if r := f.Run(testenv.Command{Path: f.Command.Path, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {
@@ -230,9 +231,12 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &old.UID, ResourceVersion: &old.ResourceVersion}}[without("preconditions")],`)},
 	"resourceVersion of an apply": {testenv.Replace("controller/controller.go", ".WithResourceVersion(d.ResourceVersion)",
 		`.WithResourceVersion(map[bool]string{false: d.ResourceVersion}[without("resourceVersion of an apply")])`)},
-	"waiting for the new one": {testenv.Replace("controller/controller.go", "ours && available(ice, deployment)", `ours && (without("waiting for the new one") || available(ice, deployment))`)},
-	"ownership":               {testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct")},
-	"catching up":             {testenv.Replace("controller/controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
+	"waiting for the new one": {
+		testenv.Replace("controller/controller.go", "ours && available(ice, deployment)", `ours && (without("waiting for the new one") || available(ice, deployment))`),
+		testenv.Replace("controller/controller.go", "!available(ice, now)", `!available(ice, now) && !without("waiting for the new one")`),
+	},
+	"ownership":   {testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct")},
+	"catching up": {testenv.Replace("controller/controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
 	"no-op check of the status": {testenv.Replace("controller/controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
 		`if equality.Semantic.DeepEqual(ice.Status, status) && !without("no-op check of the status") {`)},
 	"no-op check of the Deployment": {testenv.Replace("controller/controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`)},
@@ -240,7 +244,7 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 	"deletion check": {
 		testenv.Replace("controller/controller.go", "!exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil",
 			`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
-		testenv.Replace("controller/controller.go", "if ice.Status.ObservedGeneration > 0 {", `if ice.Status.ObservedGeneration > 0 && !without("deletion check") {`),
+		testenv.Replace("controller/controller.go", "err := c.confirm(ctx, ice); err != nil {\n\t\treturn nil, false, err", `err := c.confirm(ctx, ice); err != nil && !without("deletion check") {`+"\n\t\treturn nil, false, err"),
 	},
 	"conflict handling": {
 		testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),

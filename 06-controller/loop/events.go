@@ -28,11 +28,19 @@ func Recorder(ctx context.Context, client kubernetes.Interface, controller strin
 	return broadcaster.NewRecorder(scheme.Scheme, controller), stop, nil
 }
 
-// eventSink writes Events. In a namespace that is being deleted the API server
-// refuses new ones, which is no error.
+// eventSink writes Events, each request with a Deadline, because they are sent one after the
+// other. In a namespace that is being deleted the API server refuses new ones, which is no error.
 type eventSink struct{ events.EventSink }
 
+func (s eventSink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	return s.EventSink.Patch(ctx, event, data)
+}
+
 func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
 	created, err := s.EventSink.Create(ctx, event)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
 		return event, nil

@@ -122,6 +122,15 @@ func (l *Loop) Add(key cache.ObjectName, reason string) {
 	l.queue.Add(key)
 }
 
+// CheckResync refuses a resync period in which a program would do nothing else than look at
+// everything: less than a second, but for zero, which means never.
+func CheckResync(period time.Duration) error {
+	if period != 0 && period < time.Second {
+		return fmt.Errorf("-resync %s: it has to be a second at least, or 0 for never", period)
+	}
+	return nil
+}
+
 // Informers is what Run needs of a shared informer factory.
 type Informers interface {
 	StartWithContext(ctx context.Context)

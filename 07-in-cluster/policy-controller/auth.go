@@ -44,8 +44,8 @@ func newGuard(config *rest.Config) (*guard, error) {
 
 func (g *guard) protect(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok || token == "" {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
 			http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
 			return
 		}

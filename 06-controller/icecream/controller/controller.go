@@ -57,6 +57,9 @@ const (
 
 // New returns a controller of the Icecreams in a namespace, or in all of them.
 func New(clients Clients, recorder events.EventRecorder, namespace, image string, resync time.Duration, options loop.Options) (*Controller, error) {
+	if err := loop.CheckResync(resync); err != nil {
+		return nil, err
+	}
 	c := &Controller{clients: clients, recorder: recorder, image: image}
 	c.loop = loop.New("icecream", c.reconcile, options)
 
@@ -226,12 +229,10 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
 	}
-	if ice.Status.ObservedGeneration > 0 {
-		// There was one, ours or somebody else's. The Icecream may be going, too, which the cache may
-		// not show yet; and what the garbage collector has deleted (--cascade=foreground), a new one would race.
-		if err := c.confirm(ctx, ice); err != nil {
-			return nil, false, err
-		}
+	// The Icecream may be going, which the cache may not show yet; and what the garbage collector has
+	// deleted, or looks for (--cascade=foreground), a new one would race.
+	if err := c.confirm(ctx, ice); err != nil {
+		return nil, false, err
 	}
 	d, created, err = c.create(ctx, ice)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -341,6 +342,14 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []
 	}
 	if err := c.confirm(ctx, ice); err != nil {
 		return false, err
+	}
+	// What is to take its place may have gone, too.
+	now, err := c.clients.Deployments.Deployments(ice.Namespace).Get(ctx, ice.Spec.DeploymentName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("reading the new Deployment: %w", err)
+	}
+	if err != nil || !owned(ice, now) || !available(ice, now) {
+		return false, fmt.Errorf("the new Deployment has changed: %w", loop.ErrStale)
 	}
 	for _, old := range olds {
 		// The preconditions make sure that what goes is what we have looked at:
