@@ -477,6 +477,22 @@ func TestKillThatIsNotAllowed(t *testing.T) {
 	}
 }
 
+// A mark that may not be taken back holds up no eviction, and the pod counts once.
+func TestKillThoughAMarkMayNotBeTakenBack(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes, f.controlled())
+	f.policy("example", specOf("label", every(1)))
+	f.expect("example", counted(1, 0), done)
+	f.Inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	i := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction"}, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	f.change("example", `{"spec":{"action":"kill"}}`)
+	f.Struck(i, 1)
+	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod. The server says: "))
+	i.Remove()
+	f.alive()
+}
+
 // Without the right to read live nothing is evicted, and the condition says why.
 func TestKillMayNotRead(t *testing.T) {
 	t.Parallel()

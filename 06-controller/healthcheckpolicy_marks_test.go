@@ -165,6 +165,24 @@ func TestPodsThatDoNotCount(t *testing.T) {
 	f.expectMarks(map[string]string{"going": "true"})
 }
 
+// The cache does not show yet that the pod has finished. Once there, the mark would stay.
+func TestAPodThatHasJustFinishedGetsNoMark(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.policy("annotates", specOf("annotate", withKey("note")))
+	f.expect("annotates", counted(1, 0), done)
+	held := f.Inject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold})
+	f.phase("a", corev1.PodSucceeded)
+	f.Struck(held, 1)
+	marked := f.Inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Slow, Delay: time.Millisecond})
+	f.policy("labels", specOf("label"))
+	f.Struck(marked, 1)
+	held.Remove()
+	f.expect("labels", counted(0, 0), done)
+	f.expectMarks(map[string]string{})
+}
+
 func TestFinishedPodsKeepTheirMarkUntilThePolicyChanges(t *testing.T) {
 	t.Parallel()
 	f := startPolicyTest(t)
@@ -360,8 +378,49 @@ func TestFinalizerIsOnlyForMarks(t *testing.T) {
 	f.change("passes", `{"metadata":{"finalizers":null}}`)
 }
 
-// Whoever deletes a namespace does not have to know about controllers.
+// A finalizer that is refused is tried again with pauses, whatever happens to the pods.
+func TestFinalizerThatIsRefused(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	f.policy("example", specOf("label"))
+	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"))
+	begun := time.Now()
+	for n := range 50 {
+		f.edit("a", fmt.Sprintf(`{"metadata":{"annotations":{"x":"%d"}}}`, n))
+	}
+	f.policy("other", specOf("annotate", withKey("note"))) // looked at after those changes
+	f.expect("other", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"))
+	tries := len(f.Proxy.Requests(faultproxy.Match{Verb: finalizers.Verb, Resource: finalizers.Resource, Name: "example", If: finalizers.If}))
+	if most := 2 + int(time.Since(begun)/time.Second); tries > most { // the pauses are a second at least
+		t.Errorf("%d tries, want %d at most", tries, most)
+	}
+	i.Remove()
+	f.expect("example", counted(1, 0), done)
+}
+
 // What keeps a deleted policy from going is in its status.
+func TestFinalizerThatMayNotBeRemoved(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.policy("example", specOf("label"))
+	f.expect("example", counted(1, 0), done)
+	i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	f.remove("example")
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return hindered("Forbidden", "Forbidden. The server says: injected by faultproxy")(p)
+	})
+	i.Remove()
+	f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
+}
+
+// So are the pods that keep their marks.
 func TestMarksThatMayNotBeTakenBack(t *testing.T) {
 	t.Parallel()
 	f := startPolicyTest(t)
@@ -401,6 +460,7 @@ func TestMarksAreTakenBackWithoutTheFinalizer(t *testing.T) {
 	f.expectMarks(map[string]string{})
 }
 
+// Whoever deletes a namespace does not have to know about controllers.
 func TestNamespaceCanBeDeleted(t *testing.T) {
 	t.Parallel()
 	f := startPolicyTest(t)

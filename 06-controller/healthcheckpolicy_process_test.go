@@ -276,6 +276,8 @@ func TestBadArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"-kubeconfig", "/does/not/exist"},
 		append(slices.Clone(f.Command.Args), "-listen", "nonsense"),
+		append(slices.Clone(f.Command.Args), "-resync", "-1s"),
+		append(slices.Clone(f.Command.Args), "-resync", "10ms"),
 		{"-no-such-flag"},
 	} {
 		r := f.Run(testenv.Command{Path: f.Command.Path, Args: args})

@@ -69,13 +69,13 @@ func (b budget) spares(p *pod) bool {
 	return !p.ready && (always || b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy)
 }
 
-// about names the state that a request about a pod depends on.
-func about(p *pod, budgets ...budget) string {
+// evicting is the request to evict a pod that these budgets protect.
+func evicting(p *pod, budgets ...budget) request {
 	state := p.ResourceVersion
 	for _, b := range budgets {
 		state += fmt.Sprintf(" %s/%s", b.UID, b.ResourceVersion)
 	}
-	return state
+	return request{requestKey{p.UID, true}, p, state}
 }
 
 // budgetChanged queues the policies that may evict pods which the budget protects.

@@ -71,6 +71,9 @@ type Clients struct {
 
 // New connects informers, indexes and handlers. Nothing happens before Run.
 func New(clients Clients, namespace string, resync time.Duration, clock clock.PassiveClock, options loop.Options) (*Controller, error) {
+	if err := loop.CheckResync(resync); err != nil {
+		return nil, err
+	}
 	podFactory := informers.NewSharedInformerFactoryWithOptions(clients.Core, resync, informers.WithNamespace(namespace), informers.WithTransform(transform))
 	policyFactory := externalversions.NewSharedInformerFactoryWithOptions(clients.Policies, resync,
 		externalversions.WithNamespace(namespace), externalversions.WithTransform(stripManagedFields))
@@ -232,7 +235,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	marked, err := c.marked(policy.UID)
+	marked, err := c.marked(p)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +247,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 		mine := pod.markOf(policy.UID)
 		write, taken := compare(pod, mine, w)
 		if taken {
-			p.add(v1alpha1.ReasonKeyConflict, "")
+			p.add(v1alpha1.ReasonKeyConflict, pod, "")
 			w = wishNone
 		}
 		if write {
@@ -266,7 +269,7 @@ func (c *Controller) judge(p *pass) ([]change, error) {
 	for _, pod := range marked {
 		switch {
 		case pod.deleting: // left alone
-		case pod.finished && policy.Generation == policy.Status.ObservedGeneration:
+		case pod.finished && policy.Generation <= policy.Status.ObservedGeneration:
 			p.marks = true // finished pods keep the mark until the policy changes
 		case pod.finished, !selector.Matches(podLabels(pod)):
 			need(pod, wishNone)
@@ -286,9 +289,8 @@ func (p *pass) lookAgain(d time.Duration) {
 }
 
 // went reports whether a request about a pod has gone well. If not, it notes what
-// follows from that: the key comes back, or the pod waits. The request depended on
-// nothing but what about names.
-func (p *pass) went(err error, pod *pod, about string) bool {
+// follows from that: the key comes back, or the pod waits.
+func (p *pass) went(err error, r request) bool {
 	switch answer := answerOf(err); answer {
 	case accepted:
 		return true
@@ -301,14 +303,14 @@ func (p *pass) went(err error, pod *pod, about string) bool {
 		if answer != budgetAnswer {
 			message = serverMessage(err)
 		}
-		p.waits(pod, p.memory.remember(pod, about, answer.reason(), message, time.Now(), loop.RetryAfter(err)), 0)
+		p.waits(r.pod, p.memory.remember(r, answer.reason(), message, time.Now(), loop.RetryAfter(err)), 0)
 	}
 	return false
 }
 
 // waits counts a pod that is not tried again while an obstacle is there, nor within a time.
 func (p *pass) waits(pod *pod, o obstacle, within time.Duration) {
-	p.add(o.reason, o.message)
+	p.add(o.reason, pod, o.message)
 	p.lookAgain(max(time.Until(o.until), within))
 	p.keepObserved = p.keepObserved || pod.finished
 }

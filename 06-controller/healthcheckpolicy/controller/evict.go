@@ -37,29 +37,29 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 	usedUp := map[types.UID]bool{} // budgets that have refused in the state that the cache shows: somebody else has used them
 	for _, pod := range slices.Clone(p.failed) {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
-			p.add(v1alpha1.ReasonNotEvictable, "")
+			p.add(v1alpha1.ReasonNotEvictable, pod, "")
 			continue
 		}
 		own := budgetsOf(pod, budgets)
 		costs := len(own) == 1 && !own[0].spares(pod)
 		if len(own) > 1 || costs && (usedUp[own[0].UID] || !own[0].allows(pod, brake.used)) { // the API server refuses it under two budgets
-			p.add(v1alpha1.ReasonDisruptionBudget, "") // the budget's next event says when to look again
+			p.add(v1alpha1.ReasonDisruptionBudget, pod, "") // the budget's next event says when to look again
 			continue
 		}
-		state := about(pod, own...)
-		o, known := p.memory.obstacleOf(pod, state)
+		request := evicting(pod, own...)
+		o, known := p.memory.obstacleOf(request)
 		held := known && (left > 0 || time.Now().Before(o.until))
 		switch {
 		case held:
 			p.waits(pod, o, left)
 		case left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID]:
 			brake.asked[pod.UID] = true
-			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), pod, state) {
+			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), request) {
 				held = true
 			}
 		}
 		if held {
-			if o, refused := p.memory.obstacleOf(pod, state); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {
+			if o, refused := p.memory.obstacleOf(request); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {
 				usedUp[own[0].UID] = true
 			}
 			continue
@@ -75,11 +75,11 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 				p.failed = slices.DeleteFunc(p.failed, pod.is)
 				continue
 			}
-			if _, refused := p.memory.obstacleOf(pod, state); refused {
+			if _, refused := p.memory.obstacleOf(request); refused {
 				continue
 			}
 		}
-		p.add(v1alpha1.ReasonThrottled, "")
+		p.add(v1alpha1.ReasonThrottled, pod, "")
 		p.lookAgain(left)
 	}
 	return true
@@ -88,13 +88,13 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 // evictOne evicts a pod whose dry run went well, and reports whether it did. An error
 // means that the status could not be written, so nothing more should be tried.
 func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets []budget) (evicted bool, err error) {
-	state := about(cached, budgets...)
+	request := evicting(cached, budgets...)
 	policy, err := c.livePolicy(ctx, p.key)
-	if !p.went(err, cached, state) {
+	if !p.went(err, request) {
 		return false, nil
 	}
 	live, err := c.core.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
-	if !p.went(err, cached, state) {
+	if !p.went(err, request) {
 		return false, nil
 	}
 	brake := &p.memory.brake
@@ -119,7 +119,7 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets
 	} else {
 		brake.ignored = stamp
 	}
-	if !p.went(err, cached, state) {
+	if !p.went(err, request) {
 		return false, nil
 	}
 	p.memory.evicted[cached.UID] = true

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
@@ -144,7 +145,7 @@ func TestKillsJudgesPolicyAndPodAsTheyAre(t *testing.T) {
 		"it has ended":         func(_ *v1alpha1.HealthCheckPolicy, p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded },
 		"it has no controller": func(_ *v1alpha1.HealthCheckPolicy, p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
 		"it is a mirror pod": func(_ *v1alpha1.HealthCheckPolicy, p *corev1.Pod) {
-			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 		},
 		"its probes are not needed": func(h *v1alpha1.HealthCheckPolicy, _ *corev1.Pod) { h.Spec.RequiredProbes = nil },
 	} {
@@ -160,22 +161,36 @@ func TestObstacleHoldsUntilSomethingChanges(t *testing.T) {
 	p, changed := reduce(aPod("web")), aPod("web")
 	changed.ResourceVersion = "8"
 	m := newMemory("u")
-	m.remember(p, about(p), "Refused", "no", noon, 0)
-	if _, holds := m.obstacleOf(p, about(p)); !holds {
+	m.remember(evicting(p), "Refused", "no", noon, 0)
+	if _, holds := m.obstacleOf(evicting(p)); !holds {
 		t.Error("forgotten at once")
 	}
-	if _, holds := m.obstacleOf(p, about(reduce(changed))); holds {
+	if _, holds := m.obstacleOf(evicting(reduce(changed))); holds {
 		t.Error("the pod has changed, and is not tried again")
 	}
 	waited := firstWait
 	for range 10 {
-		o := m.remember(p, about(p), "Refused", "no", noon, 0)
+		o := m.remember(evicting(p), "Refused", "no", noon, 0)
 		if waited = min(2*waited, maxWait); o.until.Sub(noon) != waited {
 			t.Fatalf("waits %s, want %s", o.until.Sub(noon), waited)
 		}
 	}
-	o := m.remember(p, about(p), "DisruptionBudget", "", noon, 10*time.Second)
-	if _, holds := m.obstacleOf(p, about(reduce(changed))); !holds || o.until != noon.Add(10*time.Second) {
+	o := m.remember(evicting(p), "DisruptionBudget", "", noon, 10*time.Second)
+	if _, holds := m.obstacleOf(evicting(reduce(changed))); !holds || o.until != noon.Add(10*time.Second) {
 		t.Error("the server has asked for 10 s, and a change of the pod ends them")
+	}
+	if _, holds := m.obstacleOf(marking(p)); holds {
+		t.Error("a refused eviction holds up the mark")
+	}
+	m.remember(marking(p), "Refused", "no", noon, 0)
+	c, policy := &Controller{}, policyWith(metav1.LabelSelector{})
+	policy.UID, policy.Generation = m.uid, 2
+	c.memories.Store(cache.MetaObjectToName(policy), m)
+	c.memoryOf(cache.MetaObjectToName(policy), policy)
+	if _, holds := m.obstacleOf(marking(p)); holds {
+		t.Error("the policy has changed, and the pod is not tried again")
+	}
+	if _, holds := m.obstacleOf(evicting(p)); !holds {
+		t.Error("the server has asked for 10 s, and a change of the policy ends them")
 	}
 }

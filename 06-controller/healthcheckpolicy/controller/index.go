@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 
@@ -39,7 +38,7 @@ var podIndexers = cache.Indexers{
 		}
 		var policies []string
 		for _, m := range p.marks {
-			policies = append(policies, string(m.policy))
+			policies = append(policies, p.Namespace+"/"+string(m.policy)) // whoever writes a pod can name a policy of another namespace there
 		}
 		return policies, nil
 	},
@@ -88,8 +87,8 @@ func (c *Controller) selected(namespace string, selector labels.Selector) ([]*po
 
 // marked returns the cached pods that carry a policy's mark. It does not look
 // at the selector, which may have changed since.
-func (c *Controller) marked(policy types.UID) ([]*pod, error) {
-	return podsBy(c.pods, byMark, string(policy))
+func (c *Controller) marked(p *pass) ([]*pod, error) {
+	return podsBy(c.pods, byMark, p.key.Namespace+"/"+string(p.memory.uid))
 }
 
 func podsBy(indexer cache.Indexer, index string, values ...string) ([]*pod, error) {
@@ -136,7 +135,7 @@ func (c *Controller) concerned(onlyKill bool, states ...*pod) (sets.Set[cache.Ob
 			})
 		}
 		for _, m := range p.marks {
-			visit(byUID, string(m.policy), func(*v1alpha1.HealthCheckPolicy) bool { return true })
+			visit(byUID, string(m.policy), func(policy *v1alpha1.HealthCheckPolicy) bool { return policy.Namespace == p.Namespace })
 		}
 	}
 	return keys, errors.Join(errs...)

@@ -37,58 +37,65 @@ func (c *Controller) protect(ctx context.Context, p *pass, changes []change) []c
 	if !p.marks || slices.Contains(p.policy.Finalizers, v1alpha1.TakeBackFinalizer) {
 		return changes
 	}
-	policy, err := c.patchFinalizers(ctx, p.policy, true)
-	switch answer := answerOf(err); answer {
-	case accepted:
-		c.wrotePolicy(p, policy, "finalizer", "pods are about to be marked")
-		return changes
-	case forbidden, refused:
-		for _, ch := range changes {
-			if ch.puts() {
-				p.add(answer.reason(), serverMessage(err))
-			}
+	o := &p.memory.finalizer
+	if !time.Now().Before(o.until) {
+		policy, err := c.patchFinalizers(ctx, p.policy, true)
+		switch answer := answerOf(err); answer {
+		case accepted:
+			c.wrotePolicy(p, policy, "finalizer", "pods are about to be marked")
+			return changes
+		case forbidden, refused:
+			*o = o.again(answer.reason(), serverMessage(err), time.Now(), loop.RetryAfter(err))
+		default:
+			p.errs = append(p.errs, err)
+			return slices.DeleteFunc(changes, change.puts)
 		}
-		p.lookAgain(maxWait)
-	default:
-		p.errs = append(p.errs, err)
 	}
+	for _, ch := range changes {
+		if ch.puts() {
+			p.add(o.reason, ch.pod, o.message)
+		}
+	}
+	p.lookAgain(time.Until(o.until))
 	return slices.DeleteFunc(changes, change.puts)
 }
 
-// mark carries out the changes. Each pod stands for itself: what happens to one
-// holds up no other.
-func (c *Controller) mark(ctx context.Context, p *pass, changes []change) {
+// mark carries out the changes, and returns how many the API server has accepted. Each pod
+// stands for itself: what happens to one holds up no other.
+func (c *Controller) mark(ctx context.Context, p *pass, changes []change) (accepted int) {
 	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.pod.Name, b.pod.Name) })
 	changes = slices.DeleteFunc(changes, func(ch change) bool {
-		o, known := p.memory.obstacleOf(ch.pod, about(ch.pod))
+		o, known := p.memory.obstacleOf(marking(ch.pod))
 		if known = known && time.Now().Before(o.until); known {
 			p.waits(ch.pod, o, 0)
 		}
 		return known
 	})
-	versions, conflicts := make([]string, len(changes)), make([]bool, len(changes))
+	results := make([]result, len(changes))
 	errs := loop.Parallel(ctx, atOnce, len(changes), func(i int) (err error) {
-		versions[i], conflicts[i], err = c.apply(ctx, p.memory.uid, changes[i])
+		results[i], err = c.apply(ctx, p.memory.uid, changes[i])
 		return err
 	})
 	var marked, takenBack []*pod
 	for i, ch := range changes {
-		if conflicts[i] {
-			p.add(v1alpha1.ReasonKeyConflict, "")
+		r := results[i]
+		if r.conflict {
+			p.add(v1alpha1.ReasonKeyConflict, ch.pod, "")
 			p.lookAgain(firstWait) // the event of the pod's next change will come sooner
 		}
 		if mayBeDone(errs[i]) {
 			c.writes.Record(p.key, c.pods, "")
 		}
-		if !p.went(errs[i], ch.pod, about(ch.pod)) {
+		if !p.went(errs[i], marking(ch.pod)) {
 			continue
 		}
-		delete(p.memory.obstacles, ch.pod.UID)
-		if versions[i] == "" || versions[i] == ch.pod.ResourceVersion {
+		accepted++
+		delete(p.memory.obstacles, marking(ch.pod).key)
+		if r.version == "" || r.version == ch.pod.ResourceVersion {
 			continue // an apply that changes nothing is no write
 		}
-		c.writes.Record(p.key, c.pods, versions[i])
-		if ch.puts() && !conflicts[i] {
+		c.writes.Record(p.key, c.pods, r.version)
+		if r.marked {
 			marked = append(marked, ch.pod)
 			c.loop.Wrote(p.key, "mark", "pod "+ch.pod.Name+" lacks a probe")
 		} else {
@@ -102,21 +109,30 @@ func (c *Controller) mark(ctx context.Context, p *pass, changes []change) {
 	if len(takenBack) > 0 {
 		c.event(p, takenBack, corev1.EventTypeNormal, "TakenBack", "TakeBack", "The pod no longer carries the mark")
 	}
+	return accepted
 }
 
-// apply carries out one change. It returns the pod's resourceVersion after the
-// write, and whether somebody else has the key.
-func (c *Controller) apply(ctx context.Context, policy types.UID, ch change) (version string, conflict bool, err error) {
-	version, err = c.applyMark(ctx, policy, ch.pod, ch.wish)
-	if conflict = answerOf(err) == keyConflict; !conflict {
-		return version, false, err
+// A result is what a change has led to.
+type result struct {
+	version  string // of the pod after the last write; empty if there was none
+	marked   bool
+	conflict bool // somebody else has the key
+}
+
+// apply carries out one change.
+func (c *Controller) apply(ctx context.Context, policy types.UID, ch change) (r result, err error) {
+	now, err := c.applyMark(ctx, policy, ch.pod, ch.wish)
+	switch r.conflict = answerOf(err) == keyConflict; {
+	case r.conflict && ch.mine == nil:
+		return r, nil
+	case r.conflict: // give up the own claim: perhaps the other policies wait for just that
+	case err == nil && ch.puts() && now.finished: // which the cache did not show: a finished pod would keep the mark
+	default:
+		return result{version: now.ResourceVersion, marked: ch.puts()}, err
 	}
-	if ch.mine == nil {
-		return "", true, nil
-	}
-	// Give up the own claim: perhaps the other policies wait for just that.
-	version, err = c.applyMark(ctx, policy, ch.pod, wishNone)
-	return version, true, err
+	now, err = c.applyMark(ctx, policy, ch.pod, wishNone)
+	r.version = now.ResourceVersion
+	return r, err
 }
 
 // wrotePolicy notes a change of the policy that the API server has accepted.
@@ -137,12 +153,12 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 		return
 	}
 	held := slices.Contains(p.policy.Finalizers, v1alpha1.TakeBackFinalizer)
-	marked, err := c.marked(p.memory.uid)
+	marked, err := c.marked(p)
 	if held && !c.writes.Certain(p.key, c.pods) {
 		marked, err = c.markedLive(ctx, p)
 	}
 	if err != nil {
-		p.errs = append(p.errs, err)
+		p.hindered(err)
 		return
 	}
 	var changes []change
@@ -151,10 +167,9 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 			changes = append(changes, change{pod, pod.markOf(p.memory.uid), wishNone})
 		}
 	}
-	c.mark(ctx, p, changes)
-	if len(changes) > 0 {
+	if c.mark(ctx, p, changes) > 0 {
 		p.lookAgain(firstWait) // the events of these writes will come sooner
-	} else if held {
+	} else if held && len(changes) == 0 {
 		c.letGo(ctx, p)
 	}
 }
@@ -172,8 +187,16 @@ func (c *Controller) letGo(ctx context.Context, p *pass) {
 		}
 	}
 	if err != nil && !apierrors.IsNotFound(err) { // it may have been removed before, by a write whose answer was lost
-		p.errs = append(p.errs, err)
+		p.hindered(err)
 	}
+}
+
+// hindered notes an error about the policy itself. The status says it, if it will stay.
+func (p *pass) hindered(err error) {
+	if answer := answerOf(err); answer == forbidden || answer == refused {
+		p.add(answer.reason(), nil, serverMessage(err))
+	}
+	p.errs = append(p.errs, err)
 }
 
 // markedLive asks the API server which pods carry a policy's mark.

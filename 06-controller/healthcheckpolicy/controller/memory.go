@@ -20,8 +20,9 @@ type memory struct {
 	uid        types.UID
 	generation int64
 
-	obstacles map[types.UID]obstacle // by pod
-	evicted   map[types.UID]bool     // pods that the API server has agreed to evict, though the cache still shows them alive
+	obstacles map[requestKey]obstacle
+	finalizer obstacle           // what keeps the policy from getting its finalizer
+	evicted   map[types.UID]bool // pods that the API server has agreed to evict, though the cache still shows them alive
 	brake     brake
 	pace      pace
 	events    flowcontrol.PassiveRateLimiter
@@ -30,17 +31,33 @@ type memory struct {
 
 func newMemory(uid types.UID) *memory {
 	return &memory{
-		uid: uid, obstacles: map[types.UID]obstacle{}, evicted: map[types.UID]bool{}, brake: brake{asked: map[types.UID]bool{}},
+		uid: uid, obstacles: map[requestKey]obstacle{}, evicted: map[types.UID]bool{}, brake: brake{asked: map[types.UID]bool{}},
 		events: flowcontrol.NewTokenBucketPassiveRateLimiter(1./300, eventBurst), unsaid: map[string]int{},
 	}
 }
 
-// An obstacle is a refusal of a request about a pod. The request is not repeated
-// until the wait is over, or what it was about has changed.
+// A request is one about a pod: to write its mark, or to evict it.
+type request struct {
+	key   requestKey
+	pod   *pod
+	state string // of all that the answer depends on
+}
+
+// A requestKey tells requests apart, so that a mark that cannot be taken back holds up no eviction.
+type requestKey struct {
+	pod      types.UID
+	eviction bool
+}
+
+// marking is the request to write a pod's mark.
+func marking(p *pod) request { return request{requestKey{p.UID, false}, p, p.ResourceVersion} }
+
+// An obstacle is a refusal of a request. The request is not repeated until the wait
+// is over, or what its answer depends on has changed.
 type obstacle struct {
 	reason  string // as in the condition
 	message string
-	about   string        // what the request was about, see about; empty if not even a change ends the wait
+	state   string        // the request's; empty if not even a change ends the wait
 	wait    time.Duration // doubled each time
 	until   time.Time
 }
@@ -50,25 +67,29 @@ const (
 	maxWait   = time.Minute
 )
 
-// obstacleOf returns the last refusal of a request about a pod, unless what the
-// request was about has changed.
-func (m *memory) obstacleOf(p *pod, about string) (obstacle, bool) {
-	o, ok := m.obstacles[p.UID]
-	return o, ok && (o.about == "" || o.about == about)
+// obstacleOf returns the last refusal of a request, unless what its answer depends on has changed.
+func (m *memory) obstacleOf(r request) (obstacle, bool) {
+	o, ok := m.obstacles[r.key]
+	return o, ok && (o.state == "" || o.state == r.state)
 }
 
 // remember notes a refusal. If the server has asked for a wait, it is kept whatever changes.
-func (m *memory) remember(p *pod, about, reason, message string, now time.Time, retryAfter time.Duration) obstacle {
-	o := obstacle{reason: reason, message: message, about: about, wait: firstWait}
-	if last, ok := m.obstacles[p.UID]; ok && last.reason == reason {
-		o.wait = min(2*last.wait, maxWait)
+func (m *memory) remember(r request, reason, message string, now time.Time, retryAfter time.Duration) obstacle {
+	o := m.obstacles[r.key].again(reason, message, now, retryAfter)
+	if retryAfter == 0 {
+		o.state = r.state
 	}
-	if retryAfter > 0 {
-		o.about = ""
-	}
-	o.until = now.Add(max(o.wait, retryAfter))
-	m.obstacles[p.UID] = o
+	m.obstacles[r.key] = o
 	return o
+}
+
+// again returns the obstacle after a further refusal.
+func (o obstacle) again(reason, message string, now time.Time, retryAfter time.Duration) obstacle {
+	wait := firstWait
+	if o.reason == reason {
+		wait = min(2*o.wait, maxWait)
+	}
+	return obstacle{reason: reason, message: message, wait: wait, until: now.Add(max(wait, retryAfter))}
 }
 
 // keepOnly forgets pods that the policy no longer has to do with.
@@ -80,7 +101,7 @@ func (m *memory) keepOnly(groups ...[]*pod) {
 	for _, p := range slices.Concat(groups...) {
 		counts[p.UID] = p.counts()
 	}
-	maps.DeleteFunc(m.obstacles, func(pod types.UID, _ obstacle) bool { _, known := counts[pod]; return !known })
+	maps.DeleteFunc(m.obstacles, func(k requestKey, _ obstacle) bool { _, known := counts[k.pod]; return !known })
 	maps.DeleteFunc(m.evicted, func(pod types.UID, _ bool) bool { return !counts[pod] })
 }
 
@@ -126,7 +147,8 @@ func (c *Controller) memoryOf(key cache.ObjectName, policy *v1alpha1.HealthCheck
 		c.memories.Store(key, m)
 	}
 	if m.generation != policy.Generation {
-		m.generation, m.obstacles = policy.Generation, map[types.UID]obstacle{}
+		m.generation, m.finalizer = policy.Generation, obstacle{}
+		maps.DeleteFunc(m.obstacles, func(_ requestKey, o obstacle) bool { return o.state != "" }) // what the server has asked for outlives the change
 	}
 	return m
 }

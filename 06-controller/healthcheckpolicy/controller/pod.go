@@ -79,12 +79,12 @@ func reduce(p *corev1.Pod) *pod {
 		deleting:   p.DeletionTimestamp != nil,
 		finished:   p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		pending:    p.Status.Phase == corev1.PodPending,
-		mirror:     p.Annotations[corev1.MirrorPodAnnotationKey] != "",
 		controlled: metav1.GetControllerOf(p) != nil,
 		containers: make([]container, 0, len(p.Spec.Containers)),
 		everywhere: ^probes(0),
 		marks:      marksIn(p.ManagedFields),
 	}
+	_, r.mirror = p.Annotations[corev1.MirrorPodAnnotationKey]
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
 		r.ready = r.ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

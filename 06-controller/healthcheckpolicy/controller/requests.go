@@ -24,12 +24,12 @@ import (
 // of them sent once (see loop.Once).
 
 // applyMark makes a pod carry exactly the wished mark of a policy, and returns
-// the pod's resourceVersion after that. Whatever the field manager no longer
+// the pod as it is after that. Whatever the field manager no longer
 // names, the API server removes, unless somebody else owns it, too.
 //
 // The UID in the body keeps the request from marking, or even making, another
 // pod with the same name.
-func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w wish) (string, error) {
+func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w wish) (now pod, err error) {
 	apply := applycorev1.Pod(p.Name, p.Namespace).WithUID(p.UID)
 	switch {
 	case w == wishNone: // neither labels nor annotations: with empty ones an entry in managedFields would stay
@@ -40,9 +40,9 @@ func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w 
 	}
 	answer, err := c.core.Pods(p.Namespace).Apply(ctx, apply, metav1.ApplyOptions{FieldManager: manager(policy)})
 	if err != nil {
-		return "", fmt.Errorf("applying the mark of pod %s: %w", p.Name, err)
+		return pod{}, fmt.Errorf("applying the mark of pod %s: %w", p.Name, err)
 	}
-	return answer.ResourceVersion, nil
+	return *reduce(answer), nil
 }
 
 // livePolicy reads a policy from the API server.

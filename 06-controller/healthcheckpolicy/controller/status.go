@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/06-controller/loop"
@@ -23,19 +25,26 @@ var precedence = []string{
 	v1alpha1.ReasonDisruptionBudget, v1alpha1.ReasonThrottled, v1alpha1.ReasonNotEvictable,
 }
 
-// An outcome counts the pods on which the action could not be carried out.
+// An outcome holds the pods on which the action could not be carried out.
 type outcome struct {
-	pods    map[string]int    // by reason
-	message map[string]string // by reason, what the server said about one pod
+	pods    map[string]sets.Set[types.UID] // by reason; none where it is about the policy itself
+	message map[string]string              // by reason, what the server said about one of them
 }
 
-func (o *outcome) add(reason, message string) {
+// add notes a reason. A pod counts once for it, though two requests about it may have failed.
+func (o *outcome) add(reason string, pod *pod, message string) {
 	if o.pods == nil {
-		o.pods, o.message = map[string]int{}, map[string]string{}
+		o.pods, o.message = map[string]sets.Set[types.UID]{}, map[string]string{}
 	}
 	// Of several messages the same one counts in each pass, whatever its order.
-	if o.pods[reason]++; o.pods[reason] == 1 || message < o.message[reason] {
+	if o.pods[reason] == nil || message < o.message[reason] {
 		o.message[reason] = message
+	}
+	if o.pods[reason] == nil {
+		o.pods[reason] = sets.New[types.UID]()
+	}
+	if pod != nil {
+		o.pods[reason].Insert(pod.UID)
 	}
 }
 
@@ -47,14 +56,18 @@ func (o *outcome) enforced() (reason, message string) {
 	var counts []string
 	var said string
 	for _, r := range precedence {
-		n := o.pods[r]
-		if n == 0 {
+		pods, applies := o.pods[r]
+		if !applies {
 			continue
 		}
 		if reason == "" {
 			reason = r
 		}
-		counts = append(counts, fmt.Sprintf("%s: %s", r, plural(n)))
+		if len(pods) > 0 {
+			counts = append(counts, fmt.Sprintf("%s: %s", r, plural(len(pods))))
+		} else {
+			counts = append(counts, r)
+		}
 		if said == "" {
 			said = o.message[r]
 		}
@@ -103,6 +116,7 @@ func (p *pass) set(status *v1alpha1.HealthCheckPolicyStatus, kind string, value 
 // judged fills in what this pass has found out about the pods.
 func (p *pass) judged(status *v1alpha1.HealthCheckPolicyStatus) {
 	failed, passed := len(p.failed), p.passed
+	before := status.Statistics
 	status.Statistics = &v1alpha1.Statistics{Pods: v1alpha1.PodStatistics{Failed: int32(failed), Passed: int32(passed)}}
 	if failed == 0 {
 		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "Every pod that counts declares every required probe")
@@ -110,7 +124,7 @@ func (p *pass) judged(status *v1alpha1.HealthCheckPolicyStatus) {
 		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionFalse, v1alpha1.ReasonProbesMissing, fmt.Sprintf("%d of %s lack a required probe", failed, plural(failed+passed)))
 	}
 	if len(p.errs) > 0 { // how far the action has come is not known yet, so the generation is not through
-		if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionEnforced) {
+		if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionEnforced) || !equality.Semantic.DeepEqual(before, status.Statistics) {
 			meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionEnforced) // it was about other pods
 		}
 		return

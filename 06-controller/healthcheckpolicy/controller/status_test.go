@@ -9,9 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 )
+
+func aDifferentPod() *pod { return &pod{ObjectMeta: metav1.ObjectMeta{UID: uuid.NewUUID()}} }
 
 func TestTheFirstReasonThatAppliesAndACountOfEach(t *testing.T) {
 	var o outcome
@@ -28,13 +31,25 @@ func TestTheFirstReasonThatAppliesAndACountOfEach(t *testing.T) {
 		{"Refused", "something else", "Refused", "Refused: 2 pods; KeyConflict: 1 pod; DisruptionBudget: 2 pods; Throttled: 1 pod; NotEvictable: 1 pod. The server says: no such field"},
 		{"Forbidden", "you cannot", "Forbidden", "Forbidden: 1 pod; Refused: 2 pods; KeyConflict: 1 pod; DisruptionBudget: 2 pods; Throttled: 1 pod; NotEvictable: 1 pod. The server says: you cannot"},
 	} {
-		o.add(step.add, step.said)
+		o.add(step.add, aDifferentPod(), step.said)
 		if reason, message := o.enforced(); reason != step.reason || message != step.message {
 			t.Errorf("after %s: %s, %q; want %s, %q", step.add, reason, message, step.reason, step.message)
 		}
 	}
 	o = outcome{}
-	o.add("Refused", strings.Repeat("ä", 5000))
+	one := aDifferentPod()
+	o.add("Forbidden", one, "its mark")
+	o.add("Forbidden", one, "its eviction")
+	if _, message := o.enforced(); message != "Forbidden: 1 pod. The server says: its eviction" {
+		t.Errorf("a pod of which both requests are refused: %q", message)
+	}
+	o = outcome{}
+	o.add("Forbidden", nil, "no policies")
+	if _, message := o.enforced(); message != "Forbidden. The server says: no policies" {
+		t.Errorf("a policy that cannot go: %q", message)
+	}
+	o = outcome{}
+	o.add("Refused", aDifferentPod(), strings.Repeat("ä", 5000))
 	if _, message := o.enforced(); len(message) > 1100 || !strings.HasSuffix(message, "...") {
 		t.Errorf("a long message of the server is not cut: %d bytes", len(message))
 	}
@@ -70,7 +85,7 @@ func TestStatusChangesOnlyWithWhatItReports(t *testing.T) {
 	}
 
 	p.passed, p.failed = 1, []*pod{{}}
-	p.add("KeyConflict", "")
+	p.add("KeyConflict", aDifferentPod(), "")
 	worse := p.statusOf()
 	if c := meta.FindStatusCondition(worse.Conditions, "Compliant"); c.Status != "False" || c.Reason != "ProbesMissing" || c.Message != "1 of 2 pods lack a required probe" || !c.LastTransitionTime.Time.Equal(noon.Add(time.Hour)) {
 		t.Errorf("Compliant: %+v", c)
@@ -78,7 +93,7 @@ func TestStatusChangesOnlyWithWhatItReports(t *testing.T) {
 	policy.Status = *worse
 	p = aPass(policy, noon.Add(2*time.Hour))
 	p.failed = []*pod{{}, {}}
-	p.add("Refused", "no")
+	p.add("Refused", aDifferentPod(), "no")
 	if c := meta.FindStatusCondition(p.statusOf().Conditions, "Enforced"); c.Reason != "Refused" || !c.LastTransitionTime.Time.Equal(noon.Add(time.Hour)) {
 		t.Errorf("the time of the transition moves though the status stays False: %+v", c)
 	}
@@ -112,10 +127,10 @@ func TestStatusOfALongInvalidSelector(t *testing.T) {
 // Which of several pods is looked at first varies from pass to pass. The message does not.
 func TestMessageDoesNotDependOnTheOrder(t *testing.T) {
 	one, other := aPass(policyWith(metav1.LabelSelector{}), noon), aPass(policyWith(metav1.LabelSelector{}), noon)
-	one.add("Forbidden", "pods a")
-	one.add("Forbidden", "pods b")
-	other.add("Forbidden", "pods b")
-	other.add("Forbidden", "pods a")
+	one.add("Forbidden", aDifferentPod(), "pods a")
+	one.add("Forbidden", aDifferentPod(), "pods b")
+	other.add("Forbidden", aDifferentPod(), "pods b")
+	other.add("Forbidden", aDifferentPod(), "pods a")
 	_, first := one.enforced()
 	if _, second := other.enforced(); first != second {
 		t.Errorf("%q and %q", first, second)
