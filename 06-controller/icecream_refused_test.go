@@ -120,64 +120,6 @@ func TestIcecreamRetryAfterFreesTheWorker(t *testing.T) {
 	}
 }
 
-// The Icecream is deleted before it has got its Deployment, and the controller hears of that late.
-func TestIcecreamThatGoesGetsNoDeployment(t *testing.T) {
-	t.Parallel()
-	f := newIcecreamTest(t)
-	f.Start()
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: 429, RetryAfter: 3 * time.Second})
-	ice := &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Finalizers: []string{"example.com/wait"}}, Spec: v1alpha1.IcecreamSpec{DeploymentName: "cone"}}
-	if _, err := f.icecreams.Create(f.Context(), ice, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	f.Struck(busy, 1)
-	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
-	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
-		t.Fatal(err)
-	}
-	f.Struck(held, 1)
-	f.Eventually(time.Minute, func(context.Context) error {
-		if len(f.requests("get", "icecreams"))+len(f.requests("create", "deployments")) < 3 { // it looks before each try
-			return errors.New("it has not tried again")
-		}
-		return nil
-	})
-	if n := len(f.requests("create", "deployments")); n != 1 {
-		t.Errorf("%d POSTs for an Icecream that is being deleted", n-1)
-	}
-	held.Remove()
-	f.patch("vanilla", `{"metadata":{"finalizers":null}}`)
-}
-
-// While the deletion of the old Deployment waits, the new one goes, of which the controller hears late.
-func TestIcecreamKeepsTheOldDeploymentIfTheNewOneIsGone(t *testing.T) {
-	t.Parallel()
-	f := newIcecreamTest(t)
-	f.Start()
-	f.create("vanilla", "cone", 1)
-	f.until("vanilla", isAvailable)
-	deletions := faultproxy.Match{Verb: "delete", Resource: "deployments"}
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: deletions, Fault: faultproxy.Answer, Code: 429, RetryAfter: 2 * time.Second})
-	f.patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	f.Struck(busy, 1)
-	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
-	if err := f.deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	f.Struck(held, 1)
-	f.Eventually(time.Minute, func(context.Context) error {
-		if len(f.requests("get", "deployments"))+len(f.requests("delete", "deployments")) < 3 {
-			return errors.New("it has not tried again")
-		}
-		return nil
-	})
-	if n := len(f.requests("delete", "deployments")); n != 1 {
-		t.Error("the old Deployment is deleted, although the new one is gone")
-	}
-	held.Remove()
-	f.gone("cone") // when there is a new one again
-}
-
 // The Icecream is deleted with --cascade=foreground, so it outlives its
 // Deployment, and the controller hears of the Deployment only.
 func TestIcecreamDoesNotRaceTheGarbageCollector(t *testing.T) {

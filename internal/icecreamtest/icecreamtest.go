@@ -75,15 +75,17 @@ var Tests = map[string]func(t *testing.T, prepare New){
 
 // Claims are what holds because of one guard each.
 var Claims = map[string]func(f *Test) error{
-	"deletes only its own":         DeletesOnlyItsOwn,
-	"takes nothing back":           TakesNothingBack,
-	"keeps the old one":            KeepsTheOldOne,
-	"refuses an orphan":            RefusesAnOrphan,
-	"looks at no old cache":        LooksAtNoOldCache,
-	"is quiet":                     IsQuiet,
-	"lets go":                      LetsGo,
-	"tries again after a conflict": TriesAgainAfterAConflict,
-	"waits with its report":        WaitsWithItsReport,
+	"deletes only its own":          DeletesOnlyItsOwn,
+	"takes nothing back":            TakesNothingBack,
+	"keeps the old one":             KeepsTheOldOne,
+	"keeps the old one alone":       KeepsTheOldOneAlone,
+	"makes nothing for one leaving": MakesNothingForALeavingOne,
+	"refuses an orphan":             RefusesAnOrphan,
+	"looks at no old cache":         LooksAtNoOldCache,
+	"is quiet":                      IsQuiet,
+	"lets go":                       LetsGo,
+	"tries again after a conflict":  TriesAgainAfterAConflict,
+	"waits with its report":         WaitsWithItsReport,
 }
 
 // Create creates an Icecream.
@@ -852,6 +854,65 @@ func KeepsTheOldOne(f *Test) error {
 	}
 	f.Until("vanilla", IsAvailable)
 	f.Gone("cone")
+	return nil
+}
+
+// KeepsTheOldOneAlone: while the deletion of the old Deployment has to wait, the new one goes,
+// of which the controller hears late.
+func KeepsTheOldOneAlone(f *Test) error {
+	f.Start()
+	f.Create("vanilla", "cone", 1)
+	f.Until("vanilla", IsAvailable)
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 2 * time.Second})
+	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.Struck(busy, 1)
+	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+	before := len(f.Requests("get", "deployments"))
+	if err := f.Deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	f.Struck(held, 1)
+	f.Eventually(time.Minute, func(context.Context) error { // it reads the new one before each try
+		if len(f.Requests("get", "deployments"))-before+len(f.Requests("delete", "deployments")) < 2 {
+			return errors.New("it has not tried again")
+		}
+		return nil
+	})
+	if n := len(f.Requests("delete", "deployments")); n != 1 {
+		return errors.New("the old Deployment is deleted, although the new one is gone")
+	}
+	held.Remove()
+	f.Gone("cone") // when there is a new one again
+	return nil
+}
+
+// MakesNothingForALeavingOne: an Icecream is deleted in the foreground before it has got its
+// Deployment, and the controller hears of that late.
+func MakesNothingForALeavingOne(f *Test) error {
+	f.Start()
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 3 * time.Second})
+	ice := &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Finalizers: []string{"example.com/wait"}}, Spec: v1alpha1.IcecreamSpec{DeploymentName: "cone"}}
+	if _, err := f.Icecreams.Create(f.Context(), ice, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	defer f.Patch("vanilla", `{"metadata":{"finalizers":null}}`)
+	f.Struck(busy, 1)
+	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
+	before := len(f.Requests("get", "icecreams"))
+	if err := f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+		return err
+	}
+	f.Struck(held, 1)
+	f.Eventually(time.Minute, func(context.Context) error { // it reads the Icecream before each try
+		if len(f.Requests("get", "icecreams"))-before+len(f.Requests("create", "deployments")) < 2 {
+			return errors.New("it has not tried again")
+		}
+		return nil
+	})
+	if n := len(f.Requests("create", "deployments")); n != 1 {
+		return errors.New("a Deployment for an Icecream that is being deleted")
+	}
 	return nil
 }
 

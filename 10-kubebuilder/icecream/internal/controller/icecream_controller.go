@@ -161,12 +161,9 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 // create sends a POST, because an apply would take over whatever has that name. If there is
 // one already, create returns that.
 func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1.Icecream, name client.ObjectKey) (d *appsv1.Deployment, created bool, err error) {
-	if ice.Status.ObservedGeneration > 0 {
-		// There was one. The Icecream may be going, too, and the cache not show it yet; and if the
-		// garbage collector has deleted it (--cascade=foreground), a new one would race it.
-		if err := r.confirm(ctx, ice); err != nil {
-			return nil, false, err
-		}
+	// The Icecream may be going, and the cache not show it yet; a new Deployment would race the garbage collector.
+	if err := r.confirm(ctx, ice); err != nil {
+		return nil, false, err
 	}
 	image, err := r.flavour(ctx, ice, nil)
 	if err != nil {
@@ -200,6 +197,13 @@ func (r *IcecreamReconciler) retire(ctx context.Context, ice *controllerv1alpha1
 	if err := r.confirm(ctx, ice); err != nil {
 		return err
 	}
+	now := &appsv1.Deployment{} // may be gone, too
+	err := r.Live.Get(ctx, client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}, now)
+	if apierrors.IsNotFound(err) || err == nil && !(owned(ice, now) && available(ice, now)) {
+		return behind(ice)
+	} else if err != nil {
+		return err
+	}
 	for _, old := range olds {
 		err := r.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil {
@@ -215,9 +219,14 @@ func (r *IcecreamReconciler) confirm(ctx context.Context, ice *controllerv1alpha
 	live := &controllerv1alpha1.Icecream{}
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(ice), live)
 	if apierrors.IsNotFound(err) || err == nil && (live.UID != ice.UID || live.Generation != ice.Generation) {
-		return apierrors.NewConflict(controllerv1alpha1.GroupVersion.WithResource("icecreams").GroupResource(), ice.Name, errors.New("the cache is behind"))
+		return behind(ice)
 	}
 	return err
+}
+
+// behind is a conflict, after which the key comes back without an alarm.
+func behind(ice *controllerv1alpha1.Icecream) error {
+	return apierrors.NewConflict(controllerv1alpha1.GroupVersion.WithResource("icecreams").GroupResource(), ice.Name, errors.New("the cache is behind"))
 }
 
 // report writes the status, if it differs.
