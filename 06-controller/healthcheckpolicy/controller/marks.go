@@ -42,6 +42,7 @@ func (c *Controller) protect(ctx context.Context, p *pass, changes []change) []c
 		policy, err := c.patchFinalizers(ctx, p.policy, true)
 		switch answer := answerOf(err); answer {
 		case accepted:
+			*o = obstacle{}
 			c.wrotePolicy(p, policy, "finalizer", "pods are about to be marked")
 			return changes
 		case forbidden, refused:
