@@ -30,7 +30,7 @@ var policyGuards = controllertest.Guards{Program: policyProgram, Without: "contr
 			`metav1.ApplyOptions{FieldManager: manager(policy), Force: without("respect for conflicts")}`),
 		testenv.Replace("controller/judge.go", `if present && !equal && !owned {`, `if present && !equal && !owned && !without("respect for conflicts") {`),
 	},
-	"giving up the claim": {testenv.Replace("controller/marks.go", `if ch.mine == nil {`, `if ch.mine == nil || without("giving up the claim") {`)},
+	"giving up the claim": {testenv.Replace("controller/marks.go", `case r.conflict && ch.mine == nil:`, `case r.conflict && (ch.mine == nil || without("giving up the claim")):`)},
 	"preconditions": {testenv.Replace("controller/requests.go", `Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}`,
 		`Preconditions: map[bool]*metav1.Preconditions{false: {UID: &uid, ResourceVersion: &version}}[without("preconditions")]}`)},
 	"live check": {
@@ -69,8 +69,8 @@ func once(client rest.Interface) rest.Interface {
 `),
 		testenv.Replace("controller/controller.go", `typedcorev1.New(loop.Once(`, `typedcorev1.New(once(`),
 	},
-	"mercy for finished pods": {testenv.Replace("controller/controller.go", `case pod.finished && policy.Generation == policy.Status.ObservedGeneration:`,
-		`case pod.finished && policy.Generation == policy.Status.ObservedGeneration && !without("mercy for finished pods"):`)},
+	"mercy for finished pods": {testenv.Replace("controller/controller.go", `case pod.finished && policy.Generation <= policy.Status.ObservedGeneration:`,
+		`case pod.finished && policy.Generation <= policy.Status.ObservedGeneration && !without("mercy for finished pods"):`)},
 }}
 
 // Each guard is there for a case. A scenario returns an error if that case went
