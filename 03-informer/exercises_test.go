@@ -253,21 +253,22 @@ func checkRepair(c *check.C) {
 
 	l.set("round", "410")
 	l.mustPrint("round=410\n")
+	resumes := func(r faultproxy.Request) bool {
+		query, err := url.ParseQuery(r.Query)
+		return r.Verb == "watch" && err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
+	}
 	// lose takes the history away, and holds the list that should follow. A watch without a version never gets a 410.
 	lose := func(how faultproxy.Fault) (gone, stall *faultproxy.Injection) {
-		gone = l.proxy.MustInject(faultproxy.Rule{Fault: how, Code: 410, Times: -1, Match: faultproxy.Match{Verb: "watch", If: func(r faultproxy.Request) bool {
-			query, err := url.ParseQuery(r.Query)
-			return err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
-		}}})
+		gone = l.proxy.MustInject(faultproxy.Rule{Fault: how, Code: 410, Times: -1, Match: faultproxy.Match{If: resumes}})
 		stall = l.proxy.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Stall, Times: -1})
 		l.proxy.Cut(faultproxy.Watches)
 		return gone, stall
 	}
-	open := len(l.proxy.Requests(faultproxy.Watches))
+	begins := faultproxy.Match{Verb: "watch*", If: func(r faultproxy.Request) bool { return !resumes(r) }}
+	begun := l.proxy.Count(begins)
 	gone, stall := lose(faultproxy.ErrorEvent)
 	err = l.until(patience(), func(context.Context) error {
-		watches := l.proxy.Requests(faultproxy.Watches)
-		if stall.Struck() == 0 && gone.Struck() < 3 && (len(watches) == open || gone.Struck() > 0) {
+		if stall.Struck() == 0 && gone.Struck() < 3 && l.proxy.Count(begins) == begun {
 			return errors.New("it has not asked for the state")
 		}
 		return nil
@@ -284,7 +285,7 @@ func checkRepair(c *check.C) {
 	naive = naive || stall.Struck() == 0 // a new watch, and no list
 	l.remove("doomed-410")
 	caughtUp(l.T, l.Env)
-	open = len(l.proxy.Requests(faultproxy.Watches))
+	open := len(l.proxy.Requests(faultproxy.Watches))
 	gone.Remove()
 	stall.Remove()
 	if !naive {
