@@ -1,13 +1,14 @@
 package clientset
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -47,9 +48,9 @@ func query(c *check.C, r faultproxy.Request) url.Values {
 	return values
 }
 
-// checkFirstClient has somebody come before the program signs in, and somebody before its watch.
-// Then it lets Leases come, change and go, the program's own at the end. A second program loses
-// its watch.
+// checkFirstClient has somebody come and somebody leave before the program signs in, and somebody
+// come before its watch. Then it lets Leases come, change and go, the program's own at the end. A
+// second program loses its watch; a third one gets no list, and a fourth one's name is taken.
 func checkFirstClient(c *check.C) {
 	program := c.Program()
 	p := c.Proxy()
@@ -71,16 +72,31 @@ func checkFirstClient(c *check.C) {
 			c.T.Error(err)
 		}
 	})
-	c.Must(signIn(c.Context(), "stranger", nil))
-	watches := faultproxy.Match{Verb: "watch*", Resource: "leases"}
-	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "leases"}, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		return signIn(ctx, "bert", here)
+	another := map[string]string{label: "another"}
+	c.Must(signIn(c.Context(), "stranger", another))
+	c.Must(signIn(c.Context(), "early", here))
+	watches, creates := faultproxy.Match{Verb: "watch*", Resource: "leases"}, faultproxy.Match{Verb: "create", Resource: "leases"}
+	p.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		if err := errors.Join(leases.Delete(ctx, "early", metav1.DeleteOptions{}), signIn(ctx, "bert", here)); err != nil {
+			return err
+		}
+		// A watch from version 0 may begin with an older state, but not before the API server's cache has heard of this.
+		for ctx.Err() == nil {
+			if _, err := leases.Get(ctx, "bert", metav1.GetOptions{ResourceVersion: "0"}); !apierrors.IsNotFound(err) {
+				return err
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return ctx.Err()
 	}})
-	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+	// What begins with the present state, as an informer does, has to come before the program signs in.
+	coming := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "leases"}, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		return signIn(ctx, "anna", here)
 	}})
+	nowhere := filepath.Join(c.T.TempDir(), "nowhere") // which the default rules pass over
 	start := func(name string) *testenv.Process {
-		return c.Start(testenv.Command{Path: program, Args: []string{"-namespace", c.Namespace, "-name", name}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
+		return c.Start(testenv.Command{Path: program, Args: []string{"-namespace", c.Namespace, "-name", name},
+			Env: []string{"KUBECONFIG=" + nowhere + string(os.PathListSeparator) + p.Kubeconfig}})
 	}
 
 	client := start("me")
@@ -100,9 +116,11 @@ func checkFirstClient(c *check.C) {
 		}
 		switch {
 		case times("here stranger")+times("came stranger") > 0:
-			c.Mistake("no selector", "nothing about the Lease stranger, which has no label", client.Stdout())
+			c.Mistake("no selector", "nothing about the Lease stranger, whose label is lesson=another", client.Stdout())
+		case times("here old") > 0 && times("here bert") > 0:
+			c.Mistake("signed in before the list", "came bert, who came after the list and before the program's own Lease", client.Stdout())
 		case times("came passer-by") > 0:
-			c.Mistake("watch without a selector", "nothing about the Lease passer-by, which has no label", client.Stdout())
+			c.Mistake("watch without a selector", "nothing about the Lease passer-by, whose label is lesson=another", client.Stdout())
 		case times("left old") > 1:
 			c.Mistake("marked taken for gone", "left old, once", "left old, when that Lease got a deletionTimestamp, and again when it was gone")
 		case times("came anna") > 1:
@@ -119,6 +137,9 @@ func checkFirstClient(c *check.C) {
 			known()
 			missing := slices.DeleteFunc(slices.Clone(expected), func(line string) bool { return times(line) > 0 })
 			if len(missing) > 0 && ended {
+				if p.Count(faultproxy.Match{}) == 0 && strings.Contains(client.Stderr(), nowhere) {
+					c.Mistake("one kubeconfig only", "a client for the second of the files that KUBECONFIG names", "it has ended without a request:\n"+client.Stderr())
+				}
 				c.Failf(strings.Join(expected, ", "), "it has ended with exit code %d:\n%s%s", client.ExitCode(), client.Stdout(), client.Stderr())
 			}
 			if len(missing) > 0 {
@@ -137,8 +158,13 @@ func checkFirstClient(c *check.C) {
 		}
 		c.Fail(strings.Join(expected, ", "), err.Error())
 	}
-	until("here old", "came anna", "came me")
-	c.Must(signIn(c.Context(), "passer-by", nil))
+	until("here old", "here early", "came me")
+	if p.Count(watches) > 0 && coming.Struck() == 0 {
+		coming.Remove()
+		c.Must(signIn(c.Context(), "anna", here))
+	}
+	until("came anna")
+	c.Must(signIn(c.Context(), "passer-by", another))
 	_, err = leases.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"spec":{"holderIdentity":"anna"}}`), metav1.PatchOptions{})
 	c.Must(err)
 	c.Must(leases.Delete(c.Context(), "old", metav1.DeleteOptions{}))
@@ -146,6 +172,9 @@ func checkFirstClient(c *check.C) {
 	until("left old")
 	if times("came bert") == 0 { // events come in order
 		c.Mistake("missed between list and create", "came bert, who came after the list and before the program's own Lease", client.Stdout())
+	}
+	if times("left early") == 0 {
+		c.Mistake("left unnoticed", "left early, which was deleted after the list and before the watch", client.Stdout())
 	}
 	c.Must(leases.Delete(c.Context(), "me", metav1.DeleteOptions{}))
 	until("left me")
@@ -168,7 +197,7 @@ func checkFirstClient(c *check.C) {
 		c.Failf(end, "exit code %d:\n%s", client.ExitCode(), client.Stderr())
 	}
 	// Who signs in first, anna or the program, is the program's choice.
-	want := []string{"came anna", "came bert", "came me", "here old", "left me", "left old"}
+	want := []string{"came anna", "came bert", "came me", "here early", "here old", "left early", "left me", "left old"}
 	if got := slices.Sorted(slices.Values(lines(client))); !slices.Equal(got, want) {
 		c.Fail("the lines "+strings.Join(want, ", "), strings.Join(got, ", "))
 	}
@@ -179,7 +208,11 @@ func checkFirstClient(c *check.C) {
 	// To watch again is better than what is asked for, if nothing is missed. So it may go on.
 	c.Must(leases.Delete(c.Context(), "you", metav1.DeleteOptions{}))
 	if err := c.Until(check.Patience(10*time.Second), func(context.Context) error {
-		if client.Ended() {
+		ended := client.Ended() // before its output, which is complete then
+		if times("came anna") > 0 {
+			c.Mistake("watched from now", "here anna", "here anna, and then came anna")
+		}
+		if ended {
 			return nil
 		}
 		return errors.New("it still runs:\n" + client.Stdout())
@@ -188,6 +221,42 @@ func checkFirstClient(c *check.C) {
 	}
 	if times("left you") == 0 && client.ExitCode() == 0 {
 		c.Mistake("end of the watch taken for its own", "an exit code other than 0 after the watch has ended", "exit code 0, without left you")
+	}
+	if times("came you") > 1 {
+		c.Fail("came you, once", client.Stdout())
+	}
+
+	lists := faultproxy.Match{Verb: "list", Resource: "leases"}
+	signedIn, before := p.Count(creates), len(p.Requests(lists))
+	failing := p.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
+	client = start("zoe")
+	c.Must(c.Until(check.Patience(10*time.Second), func(context.Context) error {
+		if client.Ended() || p.Count(creates) > signedIn {
+			return nil
+		}
+		return errors.New("it has neither ended nor signed in:\n" + client.Stdout())
+	}))
+	again := slices.ContainsFunc(p.Requests(lists)[before:], func(r faultproxy.Request) bool { return r.Code == http.StatusOK })
+	if p.Count(creates) > signedIn && failing.Struck() > 0 && !again {
+		c.Fail("an error, because the list was answered with 500", "a create without a list")
+	}
+	failing.Remove()
+	if client.Ended() && client.ExitCode() == 0 {
+		c.Fail("an error after a list that was answered with 500", "exit code 0")
+	}
+
+	client = start("bert")
+	const refused = "an end with an error, because there is a Lease bert already"
+	if err := c.Until(check.Patience(10*time.Second), func(context.Context) error {
+		if client.Ended() {
+			return nil
+		}
+		return errors.New("it still runs:\n" + client.Stdout())
+	}); err != nil {
+		c.Fail(refused, err.Error())
+	}
+	if client.ExitCode() == 0 {
+		c.Fail(refused, "exit code 0:\n"+client.Stdout())
 	}
 }
 
@@ -264,13 +333,16 @@ func checkGone(c *check.C) {
 	missing := exit(notFound)
 	forbidden := exit(answer(asNobody.CoreV1().ConfigMaps(c.Namespace).Delete(c.Context(), "old", metav1.DeleteOptions{}), http.StatusForbidden))
 	another := exit(answer(configMaps.Delete(c.Context(), "new", *metav1.NewPreconditionDeleteOptions("another")), http.StatusConflict))
-	expired := exit(metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "it has moved for good"})
+	gone := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "it has moved for good"}
+	moved := exit(gone)
+	gone.Reason, gone.Message = metav1.StatusReasonExpired, "that version is too old"
+	expired := exit(gone)
 	// The message is for people, and may change.
 	notFound.Message = "nothing here"
 	reworded := exit(notFound)
 	switch {
-	case expired.ExitCode == 0 && forbidden.ExitCode != 0:
-		c.Mistake("another reason", "nil after 404 NotFound, and an error after 410 Gone", "nil after 410 Gone")
+	case (moved.ExitCode == 0 || expired.ExitCode == 0) && forbidden.ExitCode != 0:
+		c.Mistake("another reason", "nil after 404 NotFound, and an error after 410", "nil after 410")
 	case forbidden.ExitCode == 0:
 		c.Mistake("every error ignored", "an error after 403", "nil")
 	case missing.ExitCode != 0:
@@ -298,6 +370,9 @@ func checkSince(c *check.C) {
 	create("b")
 	options := metav1.ListOptions{LabelSelector: "try=since"}
 	list, err := configMaps.List(c.Context(), options)
+	c.Must(err)
+	// Somebody writes between the list and the create, so the versions of these two are no neighbours.
+	_, err = configMaps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "between"}}, metav1.CreateOptions{})
 	c.Must(err)
 	own, err := json.Marshal(create("own"))
 	c.Must(err)
@@ -344,7 +419,7 @@ func checkRetry(c *check.C) {
 	// The program itself creates one ConfigMap before it counts.
 	creates := faultproxy.Match{Verb: "create", Resource: "configmaps"}
 	p.MustInject(faultproxy.Rule{Match: creates, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter", Labels: map[string]string{"others": "kept"}}, Data: map[string]string{"count": "10", "others": "kept"}}
+		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter", Labels: map[string]string{"others": "kept"}, Annotations: map[string]string{"others": "kept"}}, Data: map[string]string{"count": "10", "others": "kept"}}
 		_, err := configMaps.Create(ctx, theirs, metav1.CreateOptions{})
 		return err
 	}})
@@ -353,7 +428,10 @@ func checkRetry(c *check.C) {
 		_, err := configMaps.Patch(ctx, "counter", types.MergePatchType, []byte(`{"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
 	}})
+	all := faultproxy.Match{Resource: "configmaps", If: func(r faultproxy.Request) bool { return r.Name != "conflict" }} // which is another lesson's
+	var miscounted, hurried string                                                                                       // what else was wrong, for a verdict that comes later
 	count := func(writers, rounds string) (*testenv.Process, *corev1.ConfigMap) {
+		before := p.Count(all)
 		program := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", writers, "-rounds", rounds}})
 		err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
@@ -371,10 +449,29 @@ func checkRetry(c *check.C) {
 		if !apierrors.IsNotFound(err) {
 			c.Must(err)
 		}
+		refused := 0
+		requests := p.Requests(all)[before:]
+		for i, r := range requests {
+			if r.Code != http.StatusConflict {
+				continue
+			}
+			refused++
+			if writers != "1" || r.Verb == "create" || i+1 == len(requests) {
+				continue
+			}
+			if pause := requests[i+1].Started.Sub(r.Started.Add(r.Took)); pause < 5*time.Millisecond { // backoff's Duration
+				hurried = fmt.Sprintf("the next request %s after a 409", pause.Round(time.Microsecond))
+			}
+		}
+		_, printed, _ := strings.Cut(program.Stdout(), "rounds: count ")
+		if _, printed, _ = strings.Cut(strings.TrimSpace(printed), " "); program.ExitCode() == 0 && printed != fmt.Sprintf("after %d refusals", refused) {
+			miscounted = fmt.Sprintf("%s, and %d requests were answered with 409", printed, refused)
+		}
 		return program, cm
 	}
 
 	one, counter := count("1", "3")
+	lost := counter.Labels["others"] == "" || counter.Annotations["others"] == ""
 	data := counter.Data
 	var last faultproxy.Request
 	if requests := p.Requests(faultproxy.Match{Resource: "configmaps"}); len(requests) > 0 {
@@ -393,10 +490,10 @@ func checkRetry(c *check.C) {
 		c.Mistake("lost update", want, held)
 	case held != want:
 		c.Fail(want, held)
-	case counter.Labels["others"] == "":
-		c.Mistake("rest of the object lost", "the label others=kept, which somebody else has given to it", fmt.Sprintf("the labels %v", counter.Labels))
-	case !strings.Contains(one.Stdout(), "count 13 after ") || strings.Contains(one.Stdout(), "after 0 ") || strings.Contains(one.Stdout(), "after 1 "):
-		c.Fail("1 writers, 3 rounds: count 13 after 2 refusals", "it printed:\n"+one.Stdout())
+	case lost:
+		c.Mistake("rest of the object lost", "the label and the annotation others=kept, which somebody else has given to it", fmt.Sprintf("the labels %v, the annotations %v", counter.Labels, counter.Annotations))
+	case miscounted != "":
+		c.Mistake("refusals miscounted", "the number of answers with 409", miscounted)
 	}
 
 	// DefaultRetry tries five times.
@@ -404,27 +501,60 @@ func checkRetry(c *check.C) {
 	if often, counter := count("1", "2"); often.ExitCode() != 0 || counter.Data["count"] != "2" {
 		c.Mistake("too few tries", "count 2, after 12 refusals", fmt.Sprintf("count %s, after %d refusals; exit code %d:\n%s", counter.Data["count"], refusals.Struck(), often.ExitCode(), often.Stderr()))
 	}
-	forbidden := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
-	refused := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
-	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
-		if forbidden.Struck() > 1 {
-			c.Mistake("tries for ever", "an error after 403 Forbidden", "another write")
+	if hurried != "" {
+		c.Mistake("no pause", "a pause of at least 5 ms after each 409, as backoff says", hurried)
+	}
+	for _, code := range []int{http.StatusForbidden, http.StatusInternalServerError} {
+		failing := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: code, Times: -1})
+		expected := fmt.Sprintf("an error after %d %s", code, http.StatusText(code))
+		refused := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
+		if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
+			if failing.Struck() > 1 {
+				c.Mistake("tries for ever", expected, "another write")
+			}
+			if refused.Ended() {
+				return nil
+			}
+			return errors.New("it still runs")
+		}); err != nil {
+			c.Fail(expected, err.Error())
 		}
-		if refused.Ended() {
+		if refused.ExitCode() == 0 {
+			c.Fail(expected, "exit code 0:\n"+refused.Stdout())
+		}
+		failing.Remove()
+	}
+	reads := faultproxy.Match{Verb: "get", Resource: "configmaps", Name: "counter"}
+	unread := p.MustInject(faultproxy.Rule{Match: reads, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	before := p.Count(all)
+	blind := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
+	const ends = "an error after a Get that was answered with 500"
+	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
+		ended, failed := blind.Ended(), false
+		for _, r := range p.Requests(all)[before:] {
+			if failed && r.Write() {
+				c.Failf(ends, "then a %s", r.Verb)
+			}
+			failed = failed || r.Verb == "get" && r.Code == http.StatusInternalServerError
+		}
+		if ended {
 			return nil
 		}
 		return errors.New("it still runs")
 	}); err != nil {
-		c.Fail("the program ends after 403 Forbidden", err.Error())
+		c.Fail(ends, err.Error())
 	}
-	if refused.ExitCode() == 0 {
-		c.Fail("an error after 403 Forbidden", "exit code 0:\n"+refused.Stdout())
+	if blind.ExitCode() == 0 {
+		c.Fail(ends, "exit code 0:\n"+blind.Stdout())
 	}
-	forbidden.Remove()
+	unread.Remove()
 
 	four, counter := count("4", "5")
 	if got := counter.Data["count"]; got != "20" {
 		c.Failf("count 20 after five rounds of four writers", "count %s\n%s", got, four.Stderr())
+	}
+	if miscounted != "" {
+		c.Mistake("refusals miscounted", "the number of answers with 409", miscounted)
 	}
 }
 
@@ -436,14 +566,14 @@ func checkPages(c *check.C) {
 	p.MustInject(faultproxy.Rule{Match: lists, After: 1, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		return c.Client.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, "page-024", metav1.DeleteOptions{})
 	}})
-	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "30", "-limit", "10"}})
+	paging := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "30", "-limit", "6"}})
 	err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		first := 0
 		for i, r := range p.Requests(lists) {
 			q := query(c, r)
 			switch {
 			case i == 0 && q.Get("limit") == "":
-				c.Mistake("no limit", "a list request with limit=10", "?"+r.Query)
+				c.Mistake("no limit", "a list request with limit=6", "?"+r.Query)
 			case q.Get("continue") != "" && q.Get("resourceVersion") != "":
 				c.Mistake("version sent with continue", "a list request with continue, and without resourceVersion", fmt.Sprintf("resourceVersion=%s besides continue; the answer was %d", q.Get("resourceVersion"), r.Code))
 			case q.Get("continue") == "":
@@ -451,7 +581,7 @@ func checkPages(c *check.C) {
 			}
 		}
 		if first > 3 { // the pager asks for it, too
-			c.Mistake("page one for ever", "one list request without continue, and two with it", fmt.Sprintf("%d without it", first))
+			c.Mistake("page one for ever", "one list request without continue, and four with it", fmt.Sprintf("%d without it", first))
 		}
 		if paging.Ended() {
 			return nil
@@ -468,12 +598,28 @@ func checkPages(c *check.C) {
 	switch {
 	case paging.ExitCode() != 0 || !found:
 		c.Failf(want, "exit code %d:\n%s%s", paging.ExitCode(), output, paging.Stderr())
-	case total == "10" && p.Count(lists) == 4: // three are the pager's
-		c.Mistake("only the first page", "three list requests, "+want, "one list request, by hand: "+total)
+	case total == "6" && p.Count(lists) == 6: // five are the pager's
+		c.Mistake("only the first page", "five list requests, "+want, "one list request, by hand: "+total)
 	case total != "30":
 		c.Fail("the state of the first page, which had one object more than there are now: "+want, "by hand: "+total)
-	case p.Count(lists) != 6:
-		c.Failf("three list requests", "%d", p.Count(lists)-3)
+	case p.Count(lists) != 10:
+		c.Failf("five list requests of at most 6 objects", "%d", p.Count(lists)-5)
+	}
+	var printed strings.Builder
+	for page := range 5 {
+		fmt.Fprintf(&printed, "page %d: 6 objects, as of the first page: true\n", page+1)
+	}
+	if before, _, _ := strings.Cut(output, "by hand: "); before != printed.String() {
+		c.Fail(printed.String(), before)
+	}
+
+	for _, code := range []int{http.StatusInternalServerError, http.StatusGone} {
+		p.MustInject(faultproxy.Rule{Match: lists, After: 1, Fault: faultproxy.Answer, Code: code})
+		r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-objects", "9", "-limit", "4"}})
+		_, after, _ := strings.Cut(r.Stdout, "by hand: ")
+		if total, _, _ := strings.Cut(after, "\n"); r.ExitCode == 0 && total != "9" { // to begin again is better than what is asked for
+			c.Mistake("part for the whole", fmt.Sprintf("an error, because the second page was answered with %d", code), "by hand: "+total)
+		}
 	}
 }
 
@@ -506,6 +652,11 @@ func checkFollow(c *check.C) {
 		c.Failf("a watch", "none; exit code %d\n%s", failing.ExitCode(), failing.Stderr())
 	}
 	gone.Remove()
+	for _, r := range p.Requests(watches) {
+		if query(c, r).Get("timeoutSeconds") != "1" {
+			c.Fail("timeoutSeconds=1, which asks the server to end the watch after one second", "?"+r.Query)
+		}
+	}
 
 	// What the first watch sees last is a deletion.
 	p.MustInject(faultproxy.Rule{Match: watches, Fault: faultproxy.Call, Times: 1, Call: func(ctx context.Context, _ faultproxy.Request) error {
@@ -596,6 +747,7 @@ func checkSafePatch(c *check.C) {
 	r := &rolloutTest{Env: c.Env, t: c.T}
 	d := rolloutDeployment("web-1", "web")
 	never(d) // so nothing but the statuses below makes it look complete
+	d.Spec.Replicas = new(int32(2))
 	side := d.Spec.Template.Spec.Containers[0]
 	side.Name = "side"
 	d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, side)
@@ -652,8 +804,14 @@ func checkSafePatch(c *check.C) {
 		c.Fail(both, err.Error())
 	}
 	for _, r := range p.Requests(patches) {
-		if bytes.Contains(r.Body, []byte(`"`+side.Name+`"`)) {
-			c.Fail("a patch that says nothing about the container side", string(r.Body))
+		var patch any
+		if json.Unmarshal(r.Body, &patch) != nil {
+			continue // the server has not taken it
+		}
+		for _, field := range slices.Sorted(slices.Values(fields("", patch))) {
+			if !slices.Contains(ownFields, field) {
+				c.Mistake("more than the change", "a patch with the record, the image of main and the resourceVersion", strings.TrimPrefix(field, ".")+" in "+string(r.Body))
+			}
 		}
 	}
 	d, _ = main()
@@ -691,19 +849,22 @@ func checkSafePatch(c *check.C) {
 		status        func(generation int64) appsv1.DeploymentStatus
 	}{
 		{"status of an old generation", "observedGeneration below the generation, and all replicas updated and available", func(generation int64) appsv1.DeploymentStatus {
-			return appsv1.DeploymentStatus{ObservedGeneration: generation - 1, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+			return appsv1.DeploymentStatus{ObservedGeneration: generation - 1, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
 		}},
-		{"old pods counted", "one available replica, and none that is updated", func(generation int64) appsv1.DeploymentStatus {
-			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 0, ReadyReplicas: 1, AvailableReplicas: 1}
+		{"old pods counted", "two available replicas, and none that is updated", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 0, ReadyReplicas: 2, AvailableReplicas: 2}
 		}},
-		{"old pods counted", "one replica that is updated and available, and an old one besides", func(generation int64) appsv1.DeploymentStatus {
-			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+		{"old pods counted", "two replicas that are updated and available, and an old one besides", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 3, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2, UnavailableReplicas: 1}
 		}},
-		{"no replicas are enough", "nothing is updated, and nothing available, of the one replica that the spec wants", func(generation int64) appsv1.DeploymentStatus {
-			return appsv1.DeploymentStatus{ObservedGeneration: generation}
+		{"fewer replicas are enough", "nothing is updated, and nothing available, of the two replicas that the spec wants", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, UnavailableReplicas: 2}
 		}},
-		{"ready taken for available", "one replica that is updated and ready, and not available yet", func(generation int64) appsv1.DeploymentStatus {
-			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 0}
+		{"fewer replicas are enough", "one replica, updated and available, of the two that the spec wants", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1, UnavailableReplicas: 1}
+		}},
+		{"ready taken for available", "two replicas that are updated and ready, and not available yet", func(generation int64) appsv1.DeploymentStatus {
+			return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 0, UnavailableReplicas: 2}
 		}},
 	} {
 		events := func() (n int) {
@@ -750,7 +911,7 @@ func checkSafePatch(c *check.C) {
 	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if _, image := main(); image == rolloutNew && p.Open(watches) > 0 {
 			say(func(generation int64) appsv1.DeploymentStatus {
-				return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+				return appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
 			})
 		}
 		if !strings.Contains(rollout.Stdout(), "is available") {
@@ -758,6 +919,36 @@ func checkSafePatch(c *check.C) {
 		}
 		return nil
 	}); err != nil {
-		c.Mistake("never complete", "the rollout ends: one replica, which is updated and available, and a status about this generation", err.Error())
+		c.Mistake("never complete", "the rollout ends: two replicas, which are updated and available, and a status about this generation", err.Error())
 	}
+}
+
+// ownFields are what a patch may hold: the record, the image of main, and what nobody can change.
+var ownFields = []string{
+	".apiVersion", ".kind", ".metadata.name", ".metadata.namespace", ".metadata.uid", ".metadata.generation", ".metadata.creationTimestamp", ".metadata.resourceVersion",
+	".metadata.annotations." + rolloutRecord,
+	".spec.template.metadata.creationTimestamp", ".spec.template.spec.containers.name=main", ".spec.template.spec.containers.image",
+}
+
+// fields returns the paths of what a patch sets or removes. An order of containers, as kubectl
+// writes it, is none.
+func fields(path string, patch any) (paths []string) {
+	switch value := patch.(type) {
+	case map[string]any:
+		for key, v := range value {
+			if !strings.HasPrefix(key, "$setElementOrder/") {
+				paths = append(paths, fields(path+"."+key, v)...)
+			}
+		}
+	case []any:
+		for _, v := range value {
+			paths = append(paths, fields(path, v)...)
+		}
+	default:
+		if strings.HasSuffix(path, ".containers.name") {
+			path += fmt.Sprintf("=%v", value)
+		}
+		paths = []string{path}
+	}
+	return paths
 }
