@@ -2,9 +2,12 @@ package curl
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +17,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,8 +34,8 @@ func TestExercises(t *testing.T) {
 	})
 }
 
-// checkPatch runs the four functions of patch.sh one after the other, on a
-// Deployment into which somebody puts a container in between.
+// checkPatch runs the four functions of patch.sh one after the other, on a Deployment into which
+// somebody puts a container, first in front of the others and then between them.
 func checkPatch(c *check.C) {
 	deployments := c.Client.AppsV1().Deployments(c.Namespace)
 	labels := map[string]string{"app": "patched"}
@@ -44,9 +49,11 @@ func checkPatch(c *check.C) {
 	}
 	_, err := deployments.Create(c.Context(), d, metav1.CreateOptions{FieldManager: "check"})
 	c.Must(err)
+	p := c.Proxy()
+	p.KeepBodies()
 	// patch returns what the Deployment is like after it.
 	patch := func(function, value string) (testenv.Result, string) {
-		r := c.Run(testenv.Command{Path: c.Path("patch.sh"), Args: []string{function, value}})
+		r := c.Run(testenv.Command{Path: c.Path("patch.sh"), Args: []string{function, value}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
 		d, err := deployments.Get(c.Context(), "patched", metav1.GetOptions{})
 		c.Must(err)
 		text := "containers"
@@ -76,31 +83,57 @@ func checkPatch(c *check.C) {
 	r, held := patch("log", "warn")
 	want(r, "containers web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level warn)", held)
 
-	_, err = deployments.Patch(c.Context(), "patched", types.JSONPatchType,
-		[]byte(`[{"op": "add", "path": "/spec/template/spec/containers/0", "value": {"name": "proxy", "image": "example/proxy:1"}}]`), metav1.PatchOptions{FieldManager: "check"})
-	c.Must(err)
-	const untouched = "containers proxy=proxy:1 web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level warn)"
+	other := func(operation string) {
+		_, err := deployments.Patch(c.Context(), "patched", types.JSONPatchType, []byte("["+operation+"]"), metav1.PatchOptions{FieldManager: "check"})
+		c.Must(err)
+	}
+	// refused says that log must not change the second container, which has another argument by then.
+	refused := func(level, changed, untouched string) {
+		r, held := patch("log", level)
+		if strings.Contains(held, changed) {
+			c.Mistake("no test operation", "a refusal, because the second container is not log", held)
+		}
+		if r.ExitCode == 0 || !strings.HasPrefix(held, untouched+"; patch.sh log ended with exit code ") {
+			c.Fail("a refusal, because the second container is not log", held)
+		}
+	}
+	other(`{"op": "add", "path": "/spec/template/spec/containers/0", "value": {"name": "proxy", "image": "example/proxy:1"}}`)
+	refused("error", "(--port error)", "containers proxy=proxy:1 web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level warn)")
+	other(`{"op": "remove", "path": "/spec/template/spec/containers/0"}`)
 	r, held = patch("log", "error")
-	if strings.Contains(held, "(--port error)") {
-		c.Mistake("no test operation", "a refusal, because the second container is not log", held)
-	}
-	if r.ExitCode == 0 || !strings.HasPrefix(held, untouched+"; patch.sh log ended with exit code ") {
-		c.Fail("a refusal, because the second container is not log", held)
-	}
+	want(r, "containers web=web:1(--port 80) MODE=debug TRACE=on log=log:1(--level error)", held)
+	other(`{"op": "add", "path": "/spec/template/spec/containers/1", "value": {"name": "proxy", "image": "example/proxy:1", "args": ["--level", "debug"]}}`)
+	refused("info", "proxy=proxy:1(--level info)", "containers web=web:1(--port 80) MODE=debug TRACE=on proxy=proxy:1(--level debug) log=log:1(--level error)")
 
+	before := p.Count(faultproxy.Match{Verb: "patch"})
 	r, held = patch("web", "example/web:2")
-	const merged = "containers proxy=proxy:1 web=web:2(--port 80) MODE=test TRACE=on log=log:1(--level warn)"
+	const merged = "containers web=web:2(--port 80) MODE=test TRACE=on proxy=proxy:1(--level debug) log=log:1(--level error)"
 	if !strings.Contains(held, " log=") && strings.HasPrefix(held, "containers web=web:2") {
 		c.Mistake("list replaced by merge", merged, held)
 	}
 	want(r, merged, held)
+	merge := func(what string) { // one that names containers by name
+		for _, r := range p.Requests(faultproxy.Match{Verb: "patch"})[before:] {
+			if strings.HasPrefix(strings.TrimSpace(string(r.Body)), "[") {
+				c.Fail(what, "a JSON patch: "+string(r.Body))
+			}
+		}
+	}
+	merge("a strategic merge patch")
 
+	d, err = deployments.Get(c.Context(), "patched", metav1.GetOptions{})
+	c.Must(err)
+	spec := d.Spec
 	r, held = patch("owner", "anna")
 	want(r, merged, held)
+	merge("a JSON merge patch")
 	d, err = deployments.Get(c.Context(), "patched", metav1.GetOptions{})
 	c.Must(err)
 	if d.Annotations["owner"] != "anna" || d.Annotations["team"] != "web" {
 		c.Failf("the annotations owner=anna and team=web", "%v", d.Annotations)
+	}
+	if !equality.Semantic.DeepEqual(d.Spec, spec) {
+		c.Failf("a patch of the annotation only", "another spec; the annotations of the template are %v", d.Spec.Template.Annotations)
 	}
 
 	r, held = patch("metrics", "example/metrics:1")
@@ -108,19 +141,40 @@ func checkPatch(c *check.C) {
 	if strings.Contains(r.Stdout+r.Stderr, "409") {
 		c.Mistake("no force", applied, "HTTP 409: "+held)
 	}
-	want(r, applied, held)
 	d, err = deployments.Get(c.Context(), "patched", metav1.GetOptions{})
 	c.Must(err)
-	if limit := *d.Spec.RevisionHistoryLimit; limit != 3 { // which has a default
-		c.Failf("revisionHistoryLimit 3", "revisionHistoryLimit %d", limit)
-	}
 	var managers []string
 	for _, f := range d.ManagedFields {
+		if f.Manager == "patch-sh" && f.Operation == metav1.ManagedFieldsOperationApply {
+			var set any
+			c.Must(json.Unmarshal(f.FieldsV1.Raw, &set))
+			for _, field := range owned("", set) {
+				if field != " f:spec f:revisionHistoryLimit" && !strings.HasPrefix(field, ` f:spec f:template f:spec f:containers k:{"name":"metrics"}`) {
+					c.Mistake("more than it sets", "an apply of the container metrics and of revisionHistoryLimit", "patch-sh also owns"+field)
+				}
+			}
+		}
 		managers = append(managers, f.Manager+" "+string(f.Operation))
+	}
+	want(r, applied, held)
+	if limit := *d.Spec.RevisionHistoryLimit; limit != 3 { // which has a default
+		c.Failf("revisionHistoryLimit 3", "revisionHistoryLimit %d", limit)
 	}
 	if !slices.Contains(managers, "patch-sh Apply") {
 		c.Failf("an entry patch-sh Apply in managedFields", "%s", strings.Join(managers, ", "))
 	}
+}
+
+// owned returns the paths of a set of fields.
+func owned(path string, set any) (paths []string) {
+	fields, _ := set.(map[string]any)
+	if len(fields) == 0 {
+		return []string{path}
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		paths = append(paths, owned(path+" "+key, fields[key])...)
+	}
+	return paths
 }
 
 // said is what a script printed and how it ended, for a verdict.
@@ -146,14 +200,15 @@ func bundled(c *check.C) {
 func checkUnlabel(c *check.C) {
 	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
 	_, err := configMaps.Create(c.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "page", Labels: map[string]string{"draft": "yes", "team": "web"}}, Data: map[string]string{"text": "kept"},
+		ObjectMeta: metav1.ObjectMeta{Name: "page", Labels: map[string]string{"draft": "yes", "team": "web"}, Annotations: map[string]string{"note": "kept"}},
+		Data:       map[string]string{"text": "kept"},
 	}, metav1.CreateOptions{})
 	c.Must(err)
 	r := c.Run(testenv.Command{Path: c.Path("unlabel.sh"), Args: []string{"page"}})
 	cm, err := configMaps.Get(c.Context(), "page", metav1.GetOptions{})
 	c.Must(err)
-	const expected = "labels map[owner:me team:web], data map[text:kept]"
-	held := fmt.Sprintf("labels %v, data %v", cm.Labels, cm.Data)
+	const expected = "labels map[owner:me team:web], annotations map[note:kept], data map[text:kept]"
+	held := fmt.Sprintf("labels %v, annotations %v, data %v", cm.Labels, cm.Annotations, cm.Data)
 	if owner := cm.Labels["owner"]; r.ExitCode == 0 && owner == "me" {
 		switch draft, ok := cm.Labels["draft"]; {
 		case ok && draft == "":
@@ -169,24 +224,31 @@ func checkUnlabel(c *check.C) {
 
 func checkSelect(c *check.C) {
 	for name, labels := range map[string]map[string]string{
-		"db": {"tier": "db"}, "web": {"tier": "web"}, "cache": {"tier": "cache"}, "queue": {"tier": "queue"}, "plain": nil,
+		"db": {"tier": "db"}, "web": {"tier": "web"}, "cache": {"tier": "cache"}, "queue": {"tier": "queue"}, "own": {"tier": c.Namespace}, "plain": nil,
 		"old-db": {"tier": "db", "retired": ""}, "old-web": {"tier": "web", "retired": "yes"}, "old-queue": {"tier": "queue", "retired": "yes"},
+		"older-web": {"tier": "web", "retired": c.Namespace},
 	} {
 		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 		c.Must(err)
 	}
 	r := c.Run(testenv.Command{Path: c.Path("select.sh")})
 	const expected = "db and web"
-	got := strings.Join(strings.Fields(r.Stdout), " ")
+	names := strings.Fields(r.Stdout)
+	got := strings.Join(names, " ")
+	others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "db" || name == "web" })
+	const all = "old-db old-web older-web"
+	retired := len(names) == len(others)+2 && !slices.ContainsFunc(others, func(name string) bool { return !strings.Contains(all, name) })
 	switch {
 	case r.ExitCode != 0:
 		c.Fail(expected, said(r))
-	case got == "db old-db old-web web":
+	case retired && strings.Join(others, " ") == all:
 		c.Mistake("retired ones too", expected, got)
-	case got == "db old-db web":
+	case retired && len(others) > 0:
 		c.Mistake("value instead of key", expected, got)
-	case got == "":
+	case got == "" && c.Matches("comma taken for or"):
 		c.Mistake("comma taken for or", expected, "no name")
+	case got == "":
+		c.Fail(expected, "no name")
 	case got != "db web":
 		c.Fail(expected, got)
 	}
@@ -246,7 +308,9 @@ func checkFold(c *check.C) {
 		c.Mistake("deletion ignored", expected, held)
 	case held == "anna anna axb bert-2 old-bert":
 		c.Mistake("change taken for a new object", expected, held)
-	case len(got) < 4 && !slices.Contains(got, "bert") && !slices.Contains(got, "a.b"):
+	case held == "":
+		c.Fail(expected, "no name at all; a command that writes to the file that it reads finds it empty")
+	case len(got) < 4 && slices.Contains(got, "anna") && !slices.Contains(got, "bert") && !slices.Contains(got, "a.b"):
 		c.Mistake("others removed", expected, held)
 	case held != "anna axb bert-2 old-bert":
 		c.Fail(expected, held)
@@ -278,6 +342,9 @@ func checkProvoke(c *check.C) {
 	for _, request := range p.Requests(faultproxy.Match{Resource: "configmaps"}) {
 		switch {
 		case request.Verb == "update" && request.Code == http.StatusConflict:
+			if r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != "409 Conflict" {
+				c.Mistake("answer not printed", "409 Conflict, which the script takes out of the answer, and exit code 0", said(r))
+			}
 			return
 		case request.Verb == "update" && request.Code == http.StatusOK:
 			accepted = true
@@ -298,20 +365,32 @@ func checkProvoke(c *check.C) {
 // knows: nothing else shows that.
 var patience = check.Patience(20 * time.Second)
 
-// checkFollow keeps a mirror from what follow.sh prints, deletes and creates while
-// no watch is open, and says to the next watch that this history is gone.
+// checkFollow keeps a mirror from what follow.sh prints, changes, creates and deletes while a
+// watch is open and while none is, and says to a watch that this history is gone.
 func checkFollow(c *check.C) {
 	configMaps := c.Client.CoreV1().ConfigMaps(c.Namespace)
-	createFor(c, "anna", "bert")
+	createFor(c, "aaron", "anna", "bert")
 	bundled(c)
 
 	p := c.Proxy()
 	watches, lists := faultproxy.Match{Verb: "watch", Resource: "configmaps"}, faultproxy.Match{Verb: "list", Resource: "configmaps"}
 	script := c.Start(testenv.Command{Path: c.Path("follow.sh"), Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
-	known := map[string]bool{"anna": true, "bert": true, "kube-root-ca.crt": true, "carl": true, "dora": true, "emma": true, "fred": true, "gina": true, "hugo": true}
+	known := map[string]bool{"aaron": true, "a.b": true, "axb": true, "cora": true, "old-bert": true, "anna": true, "bert": true, "kube-root-ca.crt": true, "carl": true, "dora": true, "emma": true, "fred": true, "gina": true, "hugo": true}
 	resumed := false
 	var struck func() int
+	cut := false // whether a watch has ended by now
+	// needless is about lists that are certain by then, because something that came later was seen.
+	needless := func(lists int, after string) {
+		if lists > 0 {
+			c.Mistake("listed without need", "no list after "+after, fmt.Sprintf("list requests: %d", lists))
+		}
+	}
 	ignored := func() {
+		for _, r := range p.Requests(watches) {
+			if q, err := url.ParseQuery(r.Query); err == nil && (q.Get("resourceVersion") == "" || q.Get("resourceVersion") == "0") {
+				c.Mistake("watched from now", "a watch from the version of the list", "?"+r.Query)
+			}
+		}
 		if struck != nil && struck() > 2 {
 			c.Mistake("error ignored", "a list after the ERROR event with code 410", fmt.Sprintf("%d more watches from the same version, and no list", struck()-1))
 		}
@@ -320,7 +399,8 @@ func checkFollow(c *check.C) {
 	// wrong in it will not be mended: the script prints what happens in its order.
 	wait := func(expected string, mistake func(missing, ghosts []string)) {
 		err := c.Until(patience, func(ctx context.Context) error {
-			mirror := map[string]bool{}
+			ignored()
+			mirror, doubled := map[string]bool{}, ""
 			for line := range strings.Lines(script.Stdout()) {
 				sign, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 				switch {
@@ -331,14 +411,32 @@ func checkFollow(c *check.C) {
 					c.Mistake("error taken for an object", "names of ConfigMaps", fmt.Sprintf("the line %q", line))
 				case sign == "+" && mirror[name] && resumed:
 					c.Mistake("version not kept", "each name once, although the watch was cut", fmt.Sprintf("the line %q a second time", line))
+				case sign == "-" && !mirror[name] && resumed:
+					c.Mistake("version not kept", "each name once, although the watch was cut", fmt.Sprintf("the line %q a second time", line))
+				case sign == "-" && !mirror[name]:
+					c.Mistake("left in the mirror", "no - NAME while the reader does not have the name", fmt.Sprintf("the line %q a second time", line))
+				case sign == "-" && (name == "aaron" || name == "cora"):
+					c.Mistake("listed again without comparing", "nothing about "+name+", which is there all the time", fmt.Sprintf("the line %q", line))
+				case sign == "+" && mirror[name] && !cut && p.Count(lists) == 1:
+					c.Mistake("change taken for a new object", "each name once, until it has gone", fmt.Sprintf("the line %q a second time, after a change", line))
+				case sign == "+" && mirror[name] && (name == "axb" || name == "old-bert"):
+					doubled = line // as others are, if the whole mirror is wrong
 				case sign == "+" && mirror[name]:
+					if strings.Contains(script.Stderr(), "sorted order") {
+						c.Fail("two sorted files for comm", script.Stderr())
+					}
 					c.Mistake("listed again without comparing", "each name once, until it has gone", fmt.Sprintf("the line %q a second time", line))
 				default:
 					mirror[name] = sign == "+"
 				}
 			}
-			ignored()
 			last := mirror["emma"]
+			if last && doubled != "" {
+				if strings.Contains(script.Stderr(), "sorted order") {
+					c.Fail("two sorted files for comm", script.Stderr())
+				}
+				c.Mistake("others removed", "each name once, until it has gone", fmt.Sprintf("the line %q a second time, after a.b and bert were deleted", doubled))
+			}
 			list, err := configMaps.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return err
@@ -381,10 +479,15 @@ func checkFollow(c *check.C) {
 	nothing := func(_, _ []string) {}
 	wait("a line for each ConfigMap of the list", nothing)
 	open()
-	createFor(c, "carl")
+	createFor(c, "carl", "cora", "a.b", "axb", "old-bert")
 	wait("a line for a ConfigMap that is created", nothing)
-	c.Must(configMaps.Delete(c.Context(), "carl", metav1.DeleteOptions{}))
+	_, err := configMaps.Patch(c.Context(), "anna", types.MergePatchType, []byte(`{"data":{"a":"1"}}`), metav1.PatchOptions{})
+	c.Must(err)
+	for _, name := range []string{"a.b", "bert", "carl"} {
+		c.Must(configMaps.Delete(c.Context(), name, metav1.DeleteOptions{}))
+	}
 	wait("a line for a ConfigMap that is deleted", nothing)
+	needless(p.Count(lists)-1, "a change")
 
 	// From now on, no watch begins before the changes are done; then each is
 	// answered with 410, until there was a list.
@@ -398,6 +501,7 @@ func checkFollow(c *check.C) {
 		listed.Store(true)
 		return nil
 	}})
+	cut = true
 	p.Cut(watches)
 	c.Must(configMaps.Delete(c.Context(), "anna", metav1.DeleteOptions{}))
 	createFor(c, "dora")
@@ -423,8 +527,10 @@ func checkFollow(c *check.C) {
 		} else {
 			createFor(c, step.before)
 			wait("a line for a ConfigMap that is created", nothing)
+			c.Must(configMaps.Delete(c.Context(), step.before, metav1.DeleteOptions{})) // a deletion has a version, too
+			wait("a line for a ConfigMap that is deleted", nothing)
 		}
-		before := p.Count(watches)
+		before, again := p.Count(watches), p.Count(lists)
 		p.Cut(watches)
 		if err := c.Until(patience, func(context.Context) error {
 			if p.Count(watches) == before {
@@ -436,6 +542,9 @@ func checkFollow(c *check.C) {
 		}
 		createFor(c, step.after)
 		wait("+ "+step.after+", and no name that was printed before", nothing)
+		if resumed {
+			needless(p.Count(lists)-again, "a watch that has only ended")
+		}
 	}
 }
 
@@ -445,9 +554,18 @@ func checkCounter(c *check.C) {
 	p := c.Proxy()
 	puts := faultproxy.Match{Verb: "update", Resource: "configmaps", Name: "counter"}
 	p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"metadata":{"annotations":{"theirs":"kept"}},"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"metadata":{"annotations":{"theirs":"kept"},"labels":{"theirs":"kept"},"finalizers":["example.org/wait"]},"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
 	}})
+	letGo := func() error {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(context.WithoutCancel(c.Context()), "counter", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}
+	c.T.Cleanup(func() { // of a check that has ended before
+		if err := letGo(); err != nil && !apierrors.IsNotFound(err) {
+			c.T.Error(err)
+		}
+	})
 	start := func(args ...string) *testenv.Process {
 		return c.Start(testenv.Command{Path: c.Path("counter.sh"), Args: args, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
 	}
@@ -480,10 +598,11 @@ func checkCounter(c *check.C) {
 			refused++
 		}
 	}
-	held := fmt.Sprintf("annotations %v, data %v; of %d PUTs %d were accepted and %d refused with 409", cm.Annotations, cm.Data, accepted+refused, accepted, refused)
-	const want = "annotations map[count:3 theirs:kept], data map[note:keep me theirs:kept], after 3 accepted PUTs and one that was refused"
+	held := fmt.Sprintf("labels %v, annotations %v, finalizers %v, data %v; of %d PUTs %d were accepted and %d refused with 409",
+		cm.Labels, cm.Annotations, cm.Finalizers, cm.Data, accepted+refused, accepted, refused)
+	const want = "labels map[theirs:kept], annotations map[count:3 theirs:kept], finalizers [example.org/wait], data map[note:keep me theirs:kept], after 3 accepted PUTs and one that was refused"
 	switch {
-	case cm.Data["note"] == "", theirs && cm.Annotations["theirs"] == "":
+	case cm.Data["note"] == "", theirs && (cm.Annotations["theirs"] == "" || cm.Labels["theirs"] == "" || len(cm.Finalizers) == 0):
 		c.Mistake("data dropped", want, held)
 	case accepted > 0 && refused == 0 && !theirs:
 		c.Mistake("lost update", want, held)
@@ -491,6 +610,17 @@ func checkCounter(c *check.C) {
 		c.Mistake("gave up at a conflict", want, held+"\nit printed  "+strings.TrimSpace(one.Stdout()+one.Stderr()))
 	case cm.Annotations["count"] != "3" || accepted != 3 || one.ExitCode() != 0:
 		c.Fail(want, held+"\n"+one.Stderr())
+	}
+	if printed := strings.TrimSpace(one.Stdout()); printed != fmt.Sprintf("count: 3 after %d conflicts", refused) {
+		c.Mistake("conflict not printed", fmt.Sprintf("count: 3 after %d conflicts", refused), printed)
+	}
+	c.Must(letGo()) // or the next run could not begin with an object of its own
+
+	refusals := p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 6})
+	patient := start("1", "1")
+	ended(patient)
+	if got := counter(c).Annotations["count"]; got != "1" || patient.ExitCode() != 0 {
+		c.Mistake("gave up at a conflict", "count 1, after six refusals in a row", fmt.Sprintf("count %s, after %d refusals, and exit code %d", got, refusals.Struck(), patient.ExitCode()))
 	}
 
 	ended(start("3", "3"))
