@@ -193,6 +193,10 @@ func checkRole(c *check.C) {
 					atRule(c, document, i)
 					c.Mistake("more than it uses", r.Verb+" of the Lease policy-controller only", r.Verb+" of every Lease in the namespace")
 				}
+				if others := slices.DeleteFunc(slices.Clone(rule.ResourceNames), func(name string) bool { return name == "policy-controller" }); r.Resource == "leases" && len(others) > 0 {
+					atRule(c, document, i)
+					c.Mistake("more than it uses", r.Verb+" of the Lease policy-controller only", r.Verb+" of the Lease "+others[0])
+				}
 			}
 			if len(rule.NonResourceURLs) > 0 {
 				atRule(c, document, i)
@@ -268,6 +272,14 @@ func forbidden(c *check.C, documents [][]rbacv1.PolicyRule, r faultproxy.Request
 	case r.Resource == "leases" && verb == "create" && has(verb, same, r.Resource, func(rule rbacv1.PolicyRule) bool { return len(rule.ResourceNames) > 0 }):
 		c.Mistake("create limited to a name", wanted, "403 Forbidden: "+r.String())
 	case strings.HasSuffix(r.Resource, "/status"):
+		for document, rules := range documents {
+			for i, rule := range rules {
+				if slices.Contains(rule.Resources, r.Resource) && slices.Contains(rule.APIGroups, r.Group) {
+					atRule(c, document, i)
+					c.Failf(wanted, "403 Forbidden: %s; the rule about it grants %s", r, strings.Join(rule.Verbs, ", "))
+				}
+			}
+		}
 		c.Mistake("status left out", wanted, "403 Forbidden: "+r.String())
 	case r.Resource == "pods/eviction" && has("delete", same, "pods", nil):
 		c.Mistake("delete instead of evict", wanted, "403 Forbidden: "+r.String())
@@ -349,19 +361,28 @@ func init() {
 
 // checkSettings looks at the settings for a lease with a name and durations of its own.
 func checkSettings(c *check.C, program string) {
-	r := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_SETTINGS=1"}})
-	var said struct {
+	type settings struct {
 		PID             int
 		Durations       []time.Duration
 		Lease, Identity string
 	}
-	text, goesOn, _ := strings.Cut(r.Stdout, "\n")
-	if err := json.Unmarshal([]byte(text), &said); err != nil {
-		c.Failf("settings", "%v\n%s%s", err, r.Stdout, r.Stderr)
+	read := func(r testenv.Result) (said settings, goesOn string) {
+		text, goesOn, _ := strings.Cut(r.Stdout, "\n")
+		if err := json.Unmarshal([]byte(text), &said); err != nil {
+			c.Failf("settings", "%v\n%s%s", err, r.Stdout, r.Stderr)
+		}
+		return said, goesOn
 	}
+	command := testenv.Command{Path: program, Env: []string{"CHECK_SETTINGS=1"}}
+	other := c.Start(command) // at the same time, so a time in seconds is the same
+	r := c.Run(command)
+	said, goesOn := read(r)
+	others, _ := read(other.Wait())
 	host, err := os.Hostname()
 	c.Must(err)
-	own := strings.Trim(strings.TrimPrefix(said.Identity, host), "-_./:@#")
+	withoutPID := func(s settings) string {
+		return strings.ReplaceAll(strings.TrimPrefix(s.Identity, host), strconv.Itoa(s.PID), "PID")
+	}
 	switch want := []time.Duration{31 * time.Second, 17 * time.Second, 3 * time.Second}; {
 	case said.Lease == "":
 		c.Mistake("another lock", "a Lock of the type *lock", "another type")
@@ -369,8 +390,10 @@ func checkSettings(c *check.C, program string) {
 		c.Fail("the Lease a-namespace/a-name, as l says", "the Lease "+said.Lease)
 	case !slices.Equal(said.Durations, want):
 		c.Mistake("durations not used", fmt.Sprintf("the durations %v, which are those of l", want), fmt.Sprintf("%v", said.Durations))
-	case own == strconv.Itoa(said.PID):
-		c.Mistake("number of the process", "an identity that differs from that of an earlier process in the same container", fmt.Sprintf("the identity %s, and %d is the process's number", said.Identity, said.PID))
+	case said.Identity == others.Identity:
+		c.Fail("an identity that differs from that of every other process", "two processes with the identity "+said.Identity)
+	case withoutPID(said) == withoutPID(others):
+		c.Mistake("number of the process", "an identity that differs from that of an earlier process in the same container", fmt.Sprintf("the identity %s, in which only %d, the process's number, is its own", said.Identity, said.PID))
 	case !strings.Contains(goesOn, "goes on"):
 		c.Mistake("ends at once", "a process that goes on after OnStoppedLeading, and ends in its order", fmt.Sprintf("exit code %d", r.ExitCode))
 	}
@@ -390,7 +413,15 @@ func checkElection(c *check.C) {
 		}
 	})
 	c.Must(o.client.CoordinationV1().Leases(o.namespace).Delete(c.Context(), "policy-controller", metav1.DeleteOptions{}))
-	first.waitLeads()
+	renewals := faultproxy.Match{Verb: "update", Resource: "leases", Name: "policy-controller"}
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		n := o.proxy.Count(renewals) // before its log
+		err := first.leads(ctx)
+		if err != nil && n > 3 {
+			c.Mistake("leader not logged", `the line "Leader" identity="..." me=true in the log of the leader`, "a leader that has renewed its lease three times, and whose log has no such line:\n"+first.Process.Stderr())
+		}
+		return err
+	})
 	lease := o.lease()
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
 	if host, err := os.Hostname(); err == nil && !strings.HasPrefix(holder, host) {
@@ -400,7 +431,6 @@ func checkElection(c *check.C) {
 		c.Mistake("durations not used", fmt.Sprintf("a lease of %s, as -lease-duration says", leaseDuration), fmt.Sprintf("a lease of %d seconds", got))
 	}
 	// A leader that has renewed its lease three times has had the time to begin.
-	renewals := faultproxy.Match{Verb: "update", Resource: "leases", Name: "policy-controller"}
 	before := o.proxy.Count(renewals)
 	o.Eventually(time.Minute, func(context.Context) error {
 		n := o.proxy.Count(renewals) - before // before its log: what it did first counts
@@ -433,7 +463,7 @@ func checkElection(c *check.C) {
 }
 
 // oneReturns runs two fake controllers, of which the first fails while the process leads; or one
-// that takes its time to stop.
+// that takes its time to stop, and more time than anybody would think of if its mode is slow.
 const oneReturns = `package main
 
 import (
@@ -467,12 +497,16 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	if mode == "slow" {
+	if mode == "slow" || mode == "late" {
 		slow := fake(func(ctx context.Context) error {
 			<-e.won
 			cancel()
 			<-ctx.Done()
 			fmt.Println("stopping")
+			if mode == "late" {
+				time.Sleep(10 * time.Second)
+				return errors.New("it has stopped late")
+			}
 			time.Sleep(20 * time.Second)
 			return nil
 		})
@@ -504,6 +538,9 @@ func init() {
 func checkDrain(c *check.C) {
 	program := c.Program(testenv.AddFile("zz_check.go", oneReturns))
 	o, _ := openFor(c, program)
+	lone := o.Proxy()
+	late := c.Start(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=late"}, Timeout: 2 * time.Minute, // what comes below takes as long
+		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "late"}})
 	r := o.start()
 	r.waitLeads()
 	o.policy()
@@ -578,7 +615,10 @@ func checkDrain(c *check.C) {
 		c.Failf("exit code 1, and the error errLeaseLost", "exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
 
-	lone := o.Proxy()
+	if r := late.Wait(); !strings.Contains(r.Stdout, "it has stopped late") {
+		c.Mistake("work cut off", "the error of a Run that has returned 10 seconds after ctx had ended", strings.TrimPrefix(r.Stdout, "stopping\n")+r.Stderr)
+	}
+
 	one := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=1"}, Timeout: time.Minute,
 		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "one-returns"}})
 	const joined = "the errors of both Runs: the first has failed, and the second was stopped"
