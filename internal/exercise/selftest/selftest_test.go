@@ -196,7 +196,7 @@ func TestLearner(t *testing.T) {
 	// A mistake, its line, and what was expected.
 	l.edit("work/01-curl/counter/counter.sh", "jq '.metadata", "jq 'del(.metadata.resourceVersion) | .metadata")
 	l.run(1, "check TASK=1.3", "1.3 counter  not right yet: lost update", "work/01-curl/counter/counter.sh:15: lost update: ",
-		"expected  annotations map[count:3 theirs:kept]", "theirs:kept", "held      annotations map[count:3]", "make hint N=1 TASK=counter")
+		"expected  labels map[theirs:kept], annotations map[count:3 theirs:kept]", "held      labels map[], annotations map[count:3]", "make hint N=1 TASK=counter")
 	var progress struct {
 		Tasks []struct {
 			Task, State, Mistake string
