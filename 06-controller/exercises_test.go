@@ -446,12 +446,18 @@ func checkFindTheBugs(c *check.C) {
 	if !ok {
 		c.T.Fatalf("%T cannot run tests", c.T)
 	}
-	found := make([]error, len(bugs))
+	found, slipped := make([]error, len(bugs)), make([]error, len(slips))
 	if !t.Run("bugs", func(t *testing.T) {
 		for i, bug := range bugs {
 			t.Run(bug.name, func(t *testing.T) {
 				t.Parallel()
 				found[i] = bug.check(examine(t, testenv.New(t), program, ""))
+			})
+		}
+		for i, slip := range slips {
+			t.Run(slip.expected, func(t *testing.T) {
+				t.Parallel()
+				slipped[i] = slip.check(examine(t, testenv.New(t), program, ""))
 			})
 		}
 	}) {
@@ -460,6 +466,15 @@ func checkFindTheBugs(c *check.C) {
 	for i, bug := range bugs {
 		if found[i] != nil {
 			c.Mistake(bug.name, "a controller that does not have this bug", found[i].Error())
+		}
+	}
+	for i, slip := range slips {
+		switch {
+		case slipped[i] == nil:
+		case slip.name == "":
+			c.Fail(slip.expected, slipped[i].Error())
+		default:
+			c.Mistake(slip.name, slip.expected, slipped[i].Error())
 		}
 	}
 }

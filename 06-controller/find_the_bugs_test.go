@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
@@ -35,6 +36,20 @@ var bugs = []struct {
 	{"it writes when nothing has changed", writesOnlyChanges, "writes of Deployments"},
 	{"it writes the status to the wrong place", reports, "status"},
 	{"it acts on stale data", createsOne, "Deployments"},
+}
+
+// What a repair can break, or leave out. A program with one of the eight bugs need not pass
+// these, so none of them ends the test.
+var slips = []struct {
+	name     string // of the mistake; empty if it has none
+	expected string
+	check    func(s *suspect) error
+}{
+	{"a missed deletion is ignored", "a new Deployment, because the old one was deleted while the watch was interrupted", replacesAMissedDeployment},
+	{"a failure is forgotten", "a further try after a create that the API server has answered with 500", triesAgain},
+	{"replicas are not followed", "as many replicas of the Deployment as its Icecream says now", followsReplicas},
+	{"work is cut off", "the create that was under way at SIGTERM is finished, and then exit code 0", finishes},
+	{"", "the availableReplicas of the Deployment in the status of its Icecream", followsTheDeployment},
 }
 
 // bugsOfTheSolution put the bugs back.
@@ -183,28 +198,56 @@ func (s *suspect) caughtUp() error {
 func survivesATombstone(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	ice := s.create("melting", "melting", 0)
+	ice := s.create("melting", "melting-cone", 0)
 	if err := s.owned(ice, long); err != nil {
 		return err
 	}
-	// While the program cannot watch, history goes by, and the Icecream with it.
-	gone := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "icecreams"},
-		Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
-	again := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "icecreams"}, Fault: faultproxy.Stall, Times: -1})
-	s.Proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "icecreams"})
-	s.Struck(gone, 1)
-	if err := s.icecreams.Delete(s.Context(), ice.Name, metav1.DeleteOptions{}); err != nil {
+	if err := s.misses("icecreams", func() error { return s.icecreams.Delete(s.Context(), ice.Name, metav1.DeleteOptions{}) }); err != nil {
 		return err
 	}
-	again.Remove()
-	ice = s.create("next", "next", 0)
+	ice = s.create("next", "next-cone", 0)
 	return s.owned(ice, long)
+}
+
+// misses lets something happen, and history go by, while the program cannot watch a resource.
+func (s *suspect) misses(resource string, happens func() error) error {
+	s.T.Helper()
+	gone := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: resource},
+		Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
+	again := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: resource}, Fault: faultproxy.Stall, Times: -1})
+	defer again.Remove()
+	s.Proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: resource})
+	s.Struck(gone, 1)
+	return happens()
+}
+
+func replacesAMissedDeployment(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	ice := s.create("missed", "missed-cone", 0)
+	if err := s.owned(ice, long); err != nil {
+		return err
+	}
+	deleted := s.all(ice)
+	if err := s.misses("deployments", func() error { return s.deleteAll(deleted) }); err != nil {
+		return err
+	}
+	return s.owned(ice, 3*soon, deleted...)
+}
+
+func (s *suspect) deleteAll(deployments []appsv1.Deployment) error {
+	for _, d := range deployments {
+		if err := s.deployments.Delete(s.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func replacesADeployment(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	ice := s.create("replaced", "replaced", 0)
+	ice := s.create("replaced", "replaced-cone", 0)
 	if err := s.owned(ice, long); err != nil {
 		return err
 	}
@@ -213,10 +256,8 @@ func replacesADeployment(s *suspect) error {
 		return err
 	}
 	deleted := s.all(ice)
-	for _, d := range deleted {
-		if err := s.deployments.Delete(s.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
-			return err
-		}
+	if err := s.deleteAll(deleted); err != nil {
+		return err
 	}
 	if err := errors.Join(s.caughtUp(), s.owned(ice, soon, deleted...)); err != nil {
 		return fmt.Errorf("nobody has replaced the Deployment that was deleted: %w", err)
@@ -227,7 +268,7 @@ func replacesADeployment(s *suspect) error {
 func stops(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	if err := s.owned(s.create("working", "working", 0), long); err != nil {
+	if err := s.owned(s.create("working", "working-cone", 0), long); err != nil {
 		return err
 	}
 	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
@@ -271,13 +312,109 @@ func backsOff(s *suspect) error {
 	return s.Crash()
 }
 
+func triesAgain(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
+		Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
+	return s.owned(s.create("refused", "refused-cone", 0), long)
+}
+
+// holds waits until right returns nil, and returns its last error.
+func (s *suspect) holds(within time.Duration, right func() error) (last error) {
+	_ = s.Hold(within, func() error {
+		if last = errors.Join(s.Crash(), right()); last == nil {
+			return errors.New("right")
+		}
+		return s.Crash()
+	})
+	return last
+}
+
+func followsReplicas(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	ice := s.create("growing", "growing-cone", 0)
+	if err := s.owned(ice, long); err != nil {
+		return err
+	}
+	s.patch(ice.Name, `{"spec":{"replicas":1}}`)
+	return s.holds(3*soon, func() error {
+		for _, d := range s.all(ice) {
+			if *d.Spec.Replicas != 1 {
+				return fmt.Errorf("an Icecream was changed from 0 replicas to 1, and its Deployment has %d", *d.Spec.Replicas)
+			}
+		}
+		return nil
+	})
+}
+
+// followsTheDeployment waits for a pod, which no request of the program reports.
+func followsTheDeployment(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	ice := s.create("available", "available-cone", 1)
+	if err := s.owned(ice, long); err != nil {
+		return err
+	}
+	if err := s.holds(long, func() error {
+		for _, d := range s.all(ice) {
+			if d.Status.AvailableReplicas != 1 {
+				return fmt.Errorf("the Deployment %s has %d available replicas", d.Name, d.Status.AvailableReplicas)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return s.holds(3*soon, func() error {
+		now, err := s.icecreams.Get(s.Context(), ice.Name, metav1.GetOptions{})
+		if err == nil && ptr.Deref(now.Status.AvailableReplicas, 0) != 1 {
+			err = fmt.Errorf("the Deployment has 1, and the status of the Icecream is %s", asJSON(now.Status))
+		}
+		return err
+	})
+}
+
+// finishes tells the program to stop while it creates a Deployment.
+func finishes(s *suspect) error {
+	s.watches()
+	defer s.Kill()
+	asked := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
+		Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done(): // the program has gone
+				return ctx.Err()
+			case <-time.After(time.Second): // if it waits for the answer, it is still there afterwards
+				return nil
+			}
+		}})
+	ice := s.create("last", "last-cone", 0)
+	select {
+	case <-s.Process.Done():
+	case <-time.After(long):
+		return fmt.Errorf("it still runs, after %d creates", asked.Struck())
+	}
+	if code := s.Process.ExitCode(); len(s.all(ice)) == 0 || code != 0 {
+		return fmt.Errorf("%d Deployments of the Icecream last, and exit code %d", len(s.all(ice)), code)
+	}
+	return nil
+}
+
 func leavesTheCacheAlone(s *suspect) error {
 	s.Command.Env = append(s.Command.Env, "KUBE_CACHE_MUTATION_DETECTOR=true")
 	s.watches()
 	defer s.Kill()
-	ice := s.create("shared", "shared", 1)
+	ice := s.create("shared", "shared-cone", 1)
 	if err := s.owned(ice, long); err != nil && s.Crash() == nil {
 		return err
+	}
+	if s.Crash() == nil {
+		s.patch(ice.Name, `{"spec":{"replicas":0}}`)
+		_ = s.caughtUp() // if it has ended, the next line says so
 	}
 	// The detector compares once a second, by the program's own clock, and says nothing
 	// when all is well.
@@ -290,7 +427,7 @@ func leavesTheCacheAlone(s *suspect) error {
 func writesOnlyChanges(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	ice := s.create("settled", "settled", 0)
+	ice := s.create("settled", "settled-cone", 0)
 	if err := errors.Join(s.owned(ice, long), s.caughtUp()); err != nil {
 		return err
 	}
@@ -309,7 +446,7 @@ func writesOnlyChanges(s *suspect) error {
 func reports(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	ice := s.create("reported", "reported", 1)
+	ice := s.create("reported", "reported-cone", 1)
 	if err := errors.Join(s.owned(ice, long), s.caughtUp()); err != nil {
 		return err
 	}
@@ -327,7 +464,8 @@ func createsOne(s *suspect) error {
 	s.watches()
 	defer s.Kill()
 	behind := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
-	ice := s.create("single", "single", 0)
+	s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Lose})
+	ice := s.create("single", "single-cone", 0)
 	s.Struck(behind, 1)
 	for look := range 3 {
 		s.patch(ice.Name, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, look))
