@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,9 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamcheck"
@@ -113,7 +118,9 @@ func (s *candidate) seesPods(f *policyTest) {
 // checkBrake lets a controller evict the first of two pods, and then gives it
 // reasons to forget that.
 func checkBrake(c *check.C) {
-	f := policyTestOf(c.T, c.Env, c.Program())
+	f := policyTestOf(c.T, c.Env, c.Program(testenv.AddFile("zz_check.go", crash.JumpingClockSource), testenv.Replace("main.go", crash.RealClock, crash.JumpingClock)))
+	offset := filepath.Join(c.T.TempDir(), "offset") // of the wall clock; own, which nobody sets, goes on
+	f.Command.Env = append(f.Command.Env, crash.JumpingClockEnv+"="+offset)
 	owned := f.controlled()
 	f.pod("a", withoutProbes, owned)
 	f.pod("b", withoutProbes, owned)
@@ -131,6 +138,8 @@ func checkBrake(c *check.C) {
 		c.Must(err)
 	}
 	two := func() bool { return len(f.evicted()) > 1 }
+	longAgo := &metav1.Time{Time: time.Now().Add(-time.Hour)}
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) { s.LastEvictionTime = longAgo })
 
 	// The API server refuses the first eviction.
 	refusal := f.Proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
@@ -163,6 +172,12 @@ func checkBrake(c *check.C) {
 		c.Mistake("only the status", "one eviction within 600 seconds, though somebody has removed its time from the status", "a second eviction")
 	}
 
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) { s.LastEvictionTime = longAgo })
+	s.observes(f, "example")
+	if two() {
+		c.Fail("one eviction within 600 seconds, though the time in the status is an hour old: the longer of the two waits counts", "a second eviction")
+	}
+
 	// A new process finds the time in the status.
 	status(func(s *v1alpha1.HealthCheckPolicyStatus) { s.LastEvictionTime = &last })
 	s.Kill()
@@ -172,9 +187,7 @@ func checkBrake(c *check.C) {
 		c.Mistake("only the memory", "one eviction within 600 seconds, though the controller was restarted", "a second eviction")
 	}
 
-	status(func(s *v1alpha1.HealthCheckPolicyStatus) {
-		s.LastEvictionTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
-	})
+	c.Must(os.WriteFile(offset, []byte("-1h"), 0o600))
 	s.observes(f, "example")
 	if two() {
 		c.Mistake("future ignored", "no eviction within 600 seconds of when the time in the future was first seen", "a second eviction")
@@ -192,7 +205,43 @@ func checkBrake(c *check.C) {
 	})
 	s.observes(f, "example")
 	if !two() {
-		c.Mistake("waits for the future", "an eviction a second after the time in the future was first seen", "none, though it has looked at the policy after that second")
+		const expected = "an eviction a second after the time in the future was first seen"
+		// Only the default interval is long enough to tell from an hour.
+		if c.Until(12*time.Second, func(context.Context) error {
+			if !two() {
+				return errors.New("there was none")
+			}
+			return nil
+		}) == nil {
+			c.Fail(expected, fmt.Sprintf("one after %s", time.Since(seen).Round(time.Second)))
+		}
+		c.Mistake("waits for the future", expected, "none, though it has looked at the policy after that second")
+	}
+
+	// The time in the status is newer than the memory, as if another process had written it.
+	const interval = 3 * time.Second
+	_, err = f.policies.Patch(c.Context(), "example", types.MergePatchType, []byte(`{"spec":{"eviction":{"minIntervalSeconds":3}}}`), metav1.PatchOptions{})
+	c.Must(err)
+	evicted := time.Now()
+	s.Until("three seconds", func(context.Context) error {
+		if time.Since(evicted) < interval {
+			return errors.New("they are not over")
+		}
+		return nil
+	})
+	written := time.Now().Truncate(time.Second)
+	status(func(s *v1alpha1.HealthCheckPolicyStatus) {
+		s.LastEvictionTime = &metav1.Time{Time: written.Add(-time.Hour)}
+	}) // by the clock that was set back
+	f.pod("c", withoutProbes, owned)
+	s.Until("an eviction three seconds after the time in the status", func(context.Context) error {
+		if len(f.evicted()) < 3 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	if early := written.Add(interval).Sub(f.evicted()[2].Started); early > 0 {
+		c.Fail("no eviction within 3 seconds after the time in the status: the longer of the two waits counts", fmt.Sprintf("one %s before that", early.Round(time.Millisecond)))
 	}
 }
 
@@ -207,12 +256,13 @@ func checkStatus(c *check.C) {
 	f.pod("passes", withProbes, labelled("app", beacon))
 	f.pod("orphan", withoutProbes, labelled("app", "strict"))
 	f.policy("strict", specOf("kill", selecting("app=strict")))
+	f.policy("empty", specOf("label", selecting("app=nobody")))
 	example := f.policy("example", specOf("label", selecting("app=web")))
 	example.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand", LastTransitionTime: metav1.Now()}}
 	_, err := f.policies.UpdateStatus(c.Context(), example, metav1.UpdateOptions{})
 	c.Must(err)
-	read := func(ctx context.Context) *v1alpha1.HealthCheckPolicy {
-		p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
+	read := func() *v1alpha1.HealthCheckPolicy {
+		p, err := f.policies.Get(c.Context(), "example", metav1.GetOptions{})
 		c.Must(err)
 		if p.Status.Statistics != nil && meta.FindStatusCondition(p.Status.Conditions, "Audited") == nil {
 			c.Mistake("others' condition dropped", "the condition Audited, which another program has written", "the conditions "+asJSON(p.Status.Conditions))
@@ -223,8 +273,8 @@ func checkStatus(c *check.C) {
 	// At first, no mark can be written.
 	failing := f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	s := works(c, f.Controller)
-	s.Until("the statistics 1 failed, 1 passed, though no mark can be written", func(ctx context.Context) error {
-		p := read(ctx)
+	s.Until("the statistics 1 failed, 1 passed, though no mark can be written", func(context.Context) error {
+		p := read()
 		if meta.IsStatusConditionTrue(p.Status.Conditions, "Enforced") {
 			c.Mistake("done too early", "no Enforced=True, because the API server refuses the mark with 500", "the conditions "+asJSON(p.Status.Conditions))
 		}
@@ -234,11 +284,25 @@ func checkStatus(c *check.C) {
 		if want := (v1alpha1.PodStatistics{Failed: 1, Passed: 1}); p.Status.Statistics.Pods != want {
 			return errors.New("the statistics are " + asJSON(p.Status.Statistics))
 		}
+		// They are written together with the rest.
+		if p.Status.ObservedGeneration != 0 {
+			c.Mistake("generation observed too early", "observedGeneration 0, because the API server refuses the mark with 500", fmt.Sprintf("observedGeneration %d", p.Status.ObservedGeneration))
+		}
+		if !meta.IsStatusConditionFalse(p.Status.Conditions, "Compliant") || meta.FindStatusCondition(p.Status.Conditions, "Enforced") != nil {
+			c.Fail("Compliant=False, and no Enforced, because the API server refuses the mark with 500", "the conditions "+asJSON(p.Status.Conditions))
+		}
 		return nil
 	})
 	failing.Remove()
-	s.Until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", func(ctx context.Context) error {
-		p := read(ctx)
+	generations := func(p *v1alpha1.HealthCheckPolicy) {
+		for _, condition := range p.Status.Conditions {
+			if condition.Type != "Audited" && condition.ObservedGeneration != p.Generation {
+				c.Mistake("condition without generation", fmt.Sprintf("observedGeneration %d in the condition %s", p.Generation, condition.Type), asJSON(condition))
+			}
+		}
+	}
+	s.Until("Compliant=False/ProbesMissing, Enforced=True/Done, and observedGeneration 1", func(context.Context) error {
+		p := read()
 		done := meta.FindStatusCondition(p.Status.Conditions, "Enforced")
 		if done == nil || done.Status != metav1.ConditionTrue {
 			return errors.New("the status is " + asJSON(p.Status))
@@ -246,13 +310,11 @@ func checkStatus(c *check.C) {
 		if p.Status.ObservedGeneration != p.Generation {
 			c.Mistake("generation not observed", fmt.Sprintf("observedGeneration %d, with Enforced=True", p.Generation), fmt.Sprintf("observedGeneration %d", p.Status.ObservedGeneration))
 		}
-		for _, condition := range p.Status.Conditions {
-			if condition.Type != "Audited" && condition.ObservedGeneration != p.Generation {
-				c.Mistake("condition without generation", fmt.Sprintf("observedGeneration %d in the condition %s", p.Generation, condition.Type), asJSON(condition))
-			}
-		}
+		generations(p)
 		return counted(1, 1)(p)
 	})
+	s.observes(f, "example")
+	generations(read())
 
 	s.Until("Compliant=True/AllPassed of the policy beacon, whose only pod passes", func(ctx context.Context) error {
 		p, err := f.policies.Get(ctx, beacon, metav1.GetOptions{})
@@ -260,6 +322,13 @@ func checkStatus(c *check.C) {
 			return err
 		}
 		return errors.Join(counted(0, 1)(p), done(p))
+	})
+	s.Until("Compliant=True/AllPassed of the policy empty, which selects no pod", func(ctx context.Context) error {
+		p, err := f.policies.Get(ctx, "empty", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return counted(0, 0)(p)
 	})
 	s.Until("Enforced=False/NotEvictable of the policy strict, because nobody would replace its pod", func(ctx context.Context) error {
 		p, err := f.policies.Get(ctx, "strict", metav1.GetOptions{})
@@ -279,14 +348,18 @@ func checkStatus(c *check.C) {
 	}
 	s.looked(f) // the events of its own writes have come
 	// Times are as exact as a second, so let all of this be true for longer.
-	var long []string
-	for i := range read(c.Context()).Status.Conditions {
-		long = append(long, fmt.Sprintf(`{"op":"replace","path":"/status/conditions/%d/lastTransitionTime","value":"2020-01-01T00:00:00Z"}`, i))
+	age := func() *v1alpha1.HealthCheckPolicy {
+		var long []string
+		for i := range read().Status.Conditions {
+			long = append(long, fmt.Sprintf(`{"op":"replace","path":"/status/conditions/%d/lastTransitionTime","value":"2020-01-01T00:00:00Z"}`, i))
+		}
+		aged, err := f.policies.Patch(c.Context(), "example", types.JSONPatchType, []byte("["+strings.Join(long, ",")+"]"), metav1.PatchOptions{}, "status")
+		c.Must(err)
+		return aged
 	}
-	before, err := f.policies.Patch(c.Context(), "example", types.JSONPatchType, []byte("["+strings.Join(long, ",")+"]"), metav1.PatchOptions{}, "status")
-	c.Must(err)
+	before := age()
 	s.looked(f)
-	after := read(c.Context())
+	after := read()
 	switch {
 	case since(after) != since(before):
 		c.Mistake("transition time moves", since(before), since(after))
@@ -294,21 +367,91 @@ func checkStatus(c *check.C) {
 		c.Mistake("written without a change", "no write of the status while nothing changes", "first "+asJSON(before.Status.Conditions)+"\nthen "+asJSON(after.Status.Conditions))
 	}
 	f.pod("c", withProbes)
-	s.Until("the statistics 1 failed, 2 passed", func(ctx context.Context) error { return counted(1, 2)(read(ctx)) })
-	if after := since(read(c.Context())); after != since(before) {
-		c.Mistake("transition time moves", since(before), after)
+	s.Until("the statistics 1 failed, 2 passed", func(context.Context) error { return counted(1, 2)(read()) })
+	after = read()
+	if since(after) != since(before) {
+		c.Mistake("transition time moves", since(before), since(after))
+	}
+	condition := func(p *v1alpha1.HealthCheckPolicy, kind string) metav1.Condition {
+		return ptr.Deref(meta.FindStatusCondition(p.Status.Conditions, kind), metav1.Condition{})
+	}
+	failsBecauseOf := condition(after, "Compliant").Message
+
+	// The pod that fails ends, and keeps its mark.
+	f.phase("a", corev1.PodSucceeded)
+	s.Until("the statistics 0 failed, 2 passed", func(context.Context) error { return counted(0, 2)(read()) })
+	after = read()
+	if was, is := condition(before, "Compliant").LastTransitionTime, condition(after, "Compliant").LastTransitionTime; is.Equal(&was) {
+		c.Mistake("transition time stays", "a new lastTransitionTime of Compliant, which was False and is True", since(after))
 	}
 
-	// Another pod fails, and its mark cannot be written: what was done is not all any more.
-	f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
+	// Another one fails, whose mark is forbidden at first, and then refused.
+	answers := func(code int) *faultproxy.Injection {
+		return f.Proxy.MustInject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: code, Times: -1})
+	}
+	forbidden := answers(http.StatusForbidden)
 	f.pod("d", withoutProbes)
-	s.Until("the statistics 2 failed, 2 passed, and no Enforced=True, because the API server refuses the mark of d with 500", func(ctx context.Context) error {
-		p := read(ctx)
-		if meta.IsStatusConditionTrue(p.Status.Conditions, "Enforced") {
-			return errors.New("the status is " + asJSON(p.Status))
-		}
-		return counted(2, 2)(p)
+	s.Until("the statistics 1 failed, 2 passed, and Enforced=False/Forbidden, because the API server refuses the mark of d with 403", func(context.Context) error {
+		p := read()
+		return errors.Join(counted(1, 2)(p), hindered("Forbidden", "Forbidden: 1 pod")(p))
 	})
+	if now := condition(read(), "Compliant").Message; now != failsBecauseOf {
+		c.Mistake("written without a change", "the same message of Compliant, because the counts are the same again", fmt.Sprintf("first %q\nthen %q", failsBecauseOf, now))
+	}
+	before = age()
+	refused := answers(http.StatusBadRequest)
+	forbidden.Remove()
+	again := func() { // A new generation is tried at once. It takes back the mark of the pod that has ended.
+		slices.Reverse(before.Spec.RequiredProbes)
+		f.change("example", `{"spec":{"requiredProbes":`+asJSON(before.Spec.RequiredProbes)+`}}`)
+	}
+	again()
+	s.Until("Enforced=False/Refused, because the API server refuses the marks of d and a with 400", func(context.Context) error {
+		p := read()
+		if err := hindered("Refused", "Refused: ")(p); err != nil {
+			return fmt.Errorf("%w in %s", err, asJSON(p.Status))
+		}
+		return nil
+	})
+	after = read()
+	if since(after) != since(before) {
+		c.Mistake("transition time moves", since(before), since(after))
+	}
+	if after.Status.ObservedGeneration != before.Generation {
+		c.Mistake("generation observed too early", fmt.Sprintf("observedGeneration %d, because a pod that has ended still carries its mark", before.Generation), fmt.Sprintf("observedGeneration %d", after.Status.ObservedGeneration))
+	}
+
+	// Nobody knows how far the action has come, but what was known of these pods stays.
+	failing = answers(http.StatusInternalServerError)
+	refused.Remove()
+	again()
+	s.Until("a further try to write a mark", func(context.Context) error {
+		if failing.Struck() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	s.looked(f)
+	if now := read(); asJSON(condition(now, "Enforced")) != asJSON(condition(after, "Enforced")) {
+		c.Fail("the same Enforced as before the API server refused the marks with 500: "+asJSON(condition(after, "Enforced")), "the conditions "+asJSON(now.Status.Conditions))
+	}
+	unknown := func(failed int32) {
+		s.Until(fmt.Sprintf("the statistics %d failed, 2 passed, and no Enforced, because the API server refuses a mark with 500", failed), func(context.Context) error {
+			p := read()
+			if meta.FindStatusCondition(p.Status.Conditions, "Enforced") != nil {
+				return errors.New("the status is " + asJSON(p.Status))
+			}
+			return counted(failed, 2)(p)
+		})
+	}
+	f.pod("e", withoutProbes)
+	unknown(2)
+	failing.Remove()
+	s.observes(f, "example")
+	s.Until("Enforced=True/Done", func(context.Context) error { return done(read()) })
+	answers(http.StatusInternalServerError)
+	f.pod("f", withoutProbes)
+	unknown(3)
 }
 
 // checkTakeBack deletes policies whose marks cannot be taken back, or not be seen.
@@ -332,7 +475,11 @@ func checkTakeBack(c *check.C) {
 			return false
 		}
 		if marked(pod)(c.Context()) == nil {
-			c.Mistake(mistake, "no mark is left when the policy "+policy+" is gone", "the policy is gone, and pod "+pod+" carries its mark")
+			expected, held := "no mark is left when the policy "+policy+" is gone", "the policy is gone, and pod "+pod+" carries its mark"
+			if mistake == "" {
+				c.Fail(expected, held)
+			}
+			c.Mistake(mistake, expected, held)
 		}
 		return true
 	}
@@ -345,13 +492,17 @@ func checkTakeBack(c *check.C) {
 			return errors.Join(errors.New("the policy is still there"), marked(pod)(ctx))
 		})
 	}
-	for _, name := range []string{"failing", "finished", "held", "lost"} {
+	for _, name := range []string{"failing", "relabelled", "finished", "forced", "late", "held", "lost"} {
 		f.pod(name, withoutProbes, labelled("app", name))
 	}
-	labels("failing")
-	labels("finished")
-	s.Until("marks on two pods", marked("failing"))
-	s.Until("marks on two pods", marked("finished"))
+	f.pod("leaving", withoutProbes, labelled("app", "leaving"), f.held())
+	before := []string{"failing", "relabelled", "finished", "forced", "late", "leaving"}
+	for _, name := range before {
+		labels(name)
+	}
+	for _, name := range before {
+		s.Until("a mark on pod "+name, marked(name))
+	}
 
 	// The mark cannot be taken back.
 	failing := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods", Name: "failing"}, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
@@ -364,7 +515,19 @@ func checkTakeBack(c *check.C) {
 	})
 	s.looked(f)
 	gone("finalizer first", "failing", "failing")
+	// Nor is it allowed, which is no error: the controller tries again after a pause.
+	forbidden := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods", Name: "failing"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	failing.Remove()
+	s.looksAt(f, "failing")
+	s.Until("a further try to take back the mark", func(context.Context) error {
+		if !gone("finalizer first", "failing", "failing") && forbidden.Struck() == 0 {
+			return errors.New("there was none")
+		}
+		return nil
+	})
+	s.looked(f)
+	gone("finalizer first", "failing", "failing")
+	forbidden.Remove()
 	s.Until("no mark on the pod of a policy that is being deleted", func(ctx context.Context) error {
 		gone("finalizer first", "failing", "failing")
 		if marked("failing")(ctx) == nil {
@@ -380,24 +543,49 @@ func checkTakeBack(c *check.C) {
 		s.looksAt(f, "failing")
 	}
 
-	// A finished pod keeps its mark, whatever its labels become.
+	// A finished pod keeps its mark, and so does one whose policy stands still while its labels change.
 	f.phase("finished", corev1.PodSucceeded)
-	f.edit("finished", `{"metadata":{"labels":{"app":"other"}}}`)
+	f.phase("relabelled", corev1.PodSucceeded)
+	f.edit("relabelled", `{"metadata":{"labels":{"app":"other"}}}`)
 	s.seesPods(f)
-	// Once the policy is gone, the controller may find the mark all the same. So what counts is the moment before.
-	var early atomic.Bool
-	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "healthcheckpolicies", Name: "finished"}, Times: -1,
-		Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-			if marked("finished")(ctx) == nil {
-				early.Store(true)
+	for _, tc := range []struct{ name, mistake string }{{"finished", ""}, {"relabelled", "only the selected pods"}} {
+		// Once the policy is gone, the controller may find the mark all the same. So what counts is the moment before.
+		var early atomic.Bool
+		f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "healthcheckpolicies", Name: tc.name}, Times: -1,
+			Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+				if marked(tc.name)(ctx) == nil {
+					early.Store(true)
+				}
+				return nil
+			}})
+		f.remove(tc.name)
+		leaves(tc.mistake, tc.name, tc.name)
+		if early.Load() {
+			expected, held := "no mark is left when the policy "+tc.name+" is gone", "pod "+tc.name+" carried its mark when the finalizer was removed"
+			if tc.mistake == "" {
+				c.Fail(expected, held)
 			}
-			return nil
-		}})
-	f.remove("finished")
-	leaves("only the selected pods", "finished", "finished")
-	if early.Load() {
-		c.Mistake("only the selected pods", "no mark is left when the policy finished is gone", "pod finished carried its mark when the finalizer was removed")
+			c.Mistake(tc.mistake, expected, held)
+		}
 	}
+
+	// Somebody else holds a pod that is being deleted.
+	c.Must(f.pods.Delete(c.Context(), "leaving", metav1.DeleteOptions{}))
+	s.seesPods(f)
+	f.remove("leaving")
+	s.Until("the policy leaving goes, though its pod, which is being deleted, is still there", func(ctx context.Context) error { return f.isGone(ctx, "leaving") })
+
+	// Somebody removes the finalizer by force, which the controller sees when the policy is gone.
+	unseen := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}, Fault: faultproxy.Hold, Times: -1})
+	f.change("forced", `{"metadata":{"finalizers":null}}`)
+	f.remove("forced")
+	unseen.Remove()
+	s.Until("no mark on the pod of a policy whose finalizer somebody has removed", func(ctx context.Context) error {
+		if marked("forced")(ctx) == nil {
+			return errors.New("the policy is gone, and pod forced carries its mark")
+		}
+		return nil
+	})
 
 	// The cache does not show the mark yet.
 	held := f.Proxy.MustInject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold, Times: -1})
@@ -422,10 +610,43 @@ func checkTakeBack(c *check.C) {
 		}
 		return nil
 	})
+	lists := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "pods"}, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
 	f.remove("lost")
 	stalled.Remove()
+	if err := s.Within(check.Patience(20*time.Second), func(context.Context) error {
+		if f.isGone(c.Context(), "lost") != nil && lists.Struck() == 0 {
+			return errors.New("the policy is still there, and the API server was not asked for the pods")
+		}
+		return nil
+	}); err != nil {
+		c.Fail("the policy lost goes, after its marks", err.Error())
+	}
+	s.looked(f)
+	if lists.Struck() > 0 { // for whoever does not ask, the answer has no part in it
+		gone("", "lost", "lost")
+	}
+	lists.Remove()
 	leaves("lost answer forgotten", "lost", "lost")
 	held.Remove()
+
+	// A write of the process before is carried out late, when the new one has filled its caches.
+	f.deletePod("late")
+	late := f.pod("late", withoutProbes, labelled("app", "none"))
+	s.Kill()
+	s = works(c, f.Controller)
+	held = f.Proxy.MustInject(faultproxy.Rule{Match: podWatches, Fault: faultproxy.Hold, Times: -1})
+	policy, err := f.policies.Get(c.Context(), "late", metav1.GetOptions{})
+	c.Must(err)
+	_, err = f.pods.Apply(c.Context(), applycorev1.Pod("late", c.Namespace).WithUID(late.UID).WithLabels(map[string]string{"lacks": "true"}),
+		metav1.ApplyOptions{FieldManager: "healthcheckpolicy-" + string(policy.UID)})
+	c.Must(err)
+	f.remove("late")
+	for range 2 {
+		s.looksAt(f, "late")
+	}
+	gone("restart forgotten", "late", "late")
+	held.Remove()
+	leaves("restart forgotten", "late", "late")
 }
 
 // checkFindTheBugs makes the cases in which each bug shows, side by side.
