@@ -198,11 +198,15 @@ func Wiring(c *check.C) {
 	}
 
 	const ends = "exit code 0 within 10 seconds after SIGTERM"
+	told := time.Now()
 	c.Must(g.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-g.Process.Done():
 	case <-time.After(check.Patience(15 * time.Second)): // nothing else shows that it will not end
 		c.Mistake("never ends", ends, "it still runs")
+	}
+	if took := time.Since(told); took > check.Patience(10*time.Second) {
+		c.Fail(ends, fmt.Sprintf("it has ended after %s", took.Round(time.Second)))
 	}
 	switch code := g.Process.ExitCode(); {
 	case code == -1 || code == 128+int(syscall.SIGTERM):
