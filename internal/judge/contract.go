@@ -110,6 +110,25 @@ func (c *Contract) changes() (n int) {
 	return n
 }
 
+// unnamed are the kinds of the end state of which no step names an object: how those are called is up
+// to the controller.
+func (c *Contract) unnamed() map[string]bool {
+	kinds := map[string]bool{}
+	for _, r := range c.End {
+		kinds[r.Kind] = true
+	}
+	steps := slices.Clone(c.Hundred)
+	for _, t := range c.Scenario {
+		steps = append(steps, t.Steps...)
+	}
+	for _, s := range steps {
+		if s.Object.GetName() != "" {
+			delete(kinds, s.Object.GetKind())
+		}
+	}
+	return kinds
+}
+
 // levels is how far a controller with this contract can get.
 func (c *Contract) levels() int {
 	if c.Outside == nil {
@@ -212,8 +231,8 @@ func (r *reader) fail(n *yaml.Node, path, format string, args ...any) {
 }
 
 func join(path, key string) string {
-	if path == "" {
-		return key
+	if path == "" || strings.HasPrefix(key, "[") {
+		return path + key
 	}
 	return path + "." + key
 }
@@ -342,7 +361,7 @@ func (r *reader) object(verb string, n *yaml.Node, path string) Step {
 		r.fail(n, path, "%v", err)
 	case s.Object.GetAPIVersion() == "":
 		r.fail(n, path, "it needs the field apiVersion")
-	case s.Object.GetName() == "" && s.changes():
+	case s.Object.GetName() == "" && s.changes() && (verb != remove || len(s.Object.Object) < 3):
 		r.fail(n, path, "it needs the field metadata.name")
 	case s.Object.GetNamespace() != "":
 		r.fail(n, path, "metadata.namespace is not its to choose: each case has a namespace of its own")

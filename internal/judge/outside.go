@@ -92,6 +92,8 @@ func (r *reader) byHands(c *Contract) {
 			fail(s, "only the controller makes a %s: people can patch and delete one", c.Outside.Kind)
 		case outside && s.Verb == patch && c.Outside.Patch == "", outside && s.Verb == remove && c.Outside.Delete == "":
 			fail(s, "for that, outside needs the field %s", s.Verb)
+		case outside && s.Verb == remove && s.Object.GetName() == "":
+			fail(s, "it needs the field metadata.name")
 		}
 	}
 }

@@ -298,6 +298,14 @@ func replacing(command string) string {
 
 // launch starts a copy of the controller.
 func (s *scene) launch(copy int) error {
+	s.mu.Lock()
+	s.launches++
+	own := filepath.Join(filepath.Dir(s.kubeconfig), fmt.Sprintf("tmp-%d", s.launches))
+	s.mu.Unlock()
+	// A container that is started again has nothing of what the one before has left in a folder.
+	if err := os.Mkdir(own, 0o755); err != nil {
+		return err
+	}
 	where := place{Namespace: s.ns, Kubeconfig: s.kubeconfig}
 	if s.outside != nil {
 		where.Outside = s.outside.wire.URL
@@ -308,14 +316,13 @@ func (s *scene) launch(copy int) error {
 	}
 	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", replacing(command)}, Dir: s.ws.Root,
 		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig,
-			"TMPDIR="+filepath.Dir(s.kubeconfig))}) // one that is killed leaves its files
+			"TMPDIR="+own)}) // one that is killed leaves its files
 	if err != nil {
 		return err
 	}
 	now := &program{Process: p, started: time.Now()}
 	s.mu.Lock()
 	s.programs[copy] = now
-	s.launches++
 	s.mu.Unlock()
 	go func() {
 		<-p.Done()
@@ -592,10 +599,7 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 			}
 			_, err = client.Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: people, FieldValidation: "Strict"})
 		case remove:
-			if err = client.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
-				err = nil
-			}
-			s.removedNow(name)
+			err = s.removeLike(ctx, client, step)
 		}
 		missing = apierrors.IsNotFound(err)
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -612,6 +616,31 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  there is no " + step.String()}
 	}
 	return err
+}
+
+// removeLike deletes the object of a step, or if that has no name, whatever holds what it says.
+func (s *scene) removeLike(ctx context.Context, client dynamic.ResourceInterface, step Step) error {
+	names := []string{step.Object.GetName()}
+	if names[0] == "" {
+		list, err := s.list(ctx, step.Object.GetAPIVersion(), step.Object.GetKind(), "")
+		if err != nil {
+			return err
+		}
+		names = nil
+		for _, o := range list {
+			if holds(o.Object, step.Object.Object) && s.bystanders[string(o.GetUID())] == nil {
+				names = append(names, o.GetName())
+			}
+		}
+	}
+	for _, name := range names {
+		err := client.Delete(ctx, name, metav1.DeleteOptions{})
+		s.removedNow(name) // whatever has become of the answer
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // removedNow remembers that somebody has deleted an object.

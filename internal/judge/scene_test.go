@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestCommandEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancelCause(t.Context())
 			defer stop(nil)
-			s := &scene{Faults: &crash.Faults{}, lab: &lab{ws: workspace.Workspace{Root: t.TempDir()}, controller: test.command}, ctx: ctx, stop: stop, programs: make([]*program, 1)}
+			s := &scene{Faults: &crash.Faults{}, lab: &lab{ws: workspace.Workspace{Root: t.TempDir()}, controller: test.command}, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), ctx: ctx, stop: stop, programs: make([]*program, 1)}
 			s.opened.Store(test.opened)
 			if test.later {
 				s.undisturbed = &scene{}

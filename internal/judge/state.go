@@ -9,9 +9,12 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // An entry is an object of a state, without what differs from run to run.
@@ -40,7 +43,7 @@ func (s *scene) state(ctx context.Context) (state, error) {
 		leaveOut[r.Kind] = r.LeaveOut
 	}
 	objects = slices.DeleteFunc(objects, func(o unstructured.Unstructured) bool { return s.bystanders[string(o.GetUID())] != nil })
-	return stateOf(objects, leaveOut), nil
+	return stateOf(objects, leaveOut, s.contract.unnamed()), nil
 }
 
 var (
@@ -54,12 +57,26 @@ var (
 var fleeting = []string{"uid", "resourceVersion", "generation", "generateName", "creationTimestamp", "deletionTimestamp",
 	"deletionGracePeriodSeconds", "managedFields", "selfLink", "namespace"}
 
-func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string) state {
-	names := map[string]string{}
+// stateOf reads objects. Those of the kinds that are unnamed are called after their owners.
+func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string, unnamed map[string]bool) state {
+	names, owners := map[string]string{}, map[types.UID]string{}
 	for _, o := range objects {
-		names[string(o.GetUID())] = fmt.Sprintf("<uid of %s %s>", o.GetKind(), displayName(o))
-		if o.GetGenerateName() != "" { // others name it, in their status for example
-			names[o.GetName()] = displayName(o)
+		owners[o.GetUID()] = o.GetName()
+	}
+	displayName := func(o unstructured.Unstructured) string {
+		if o.GetGenerateName() != "" {
+			return o.GetGenerateName() + "*"
+		}
+		if by := metav1.GetControllerOf(&o); by != nil && unnamed[o.GetKind()] && owners[by.UID] != "" {
+			return owners[by.UID] + "-*"
+		}
+		return o.GetName()
+	}
+	for _, o := range objects {
+		name := displayName(o)
+		names[string(o.GetUID())] = fmt.Sprintf("<uid of %s %s>", o.GetKind(), name)
+		if by := metav1.GetControllerOf(&o); name != o.GetName() && (by == nil || by.Name != o.GetName()) { // others name it, in their status for example
+			names[o.GetName()] = name
 		}
 	}
 	st := state{} // never nil: also nothing is a state
@@ -72,7 +89,7 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 		for _, field := range fleeting {
 			delete(metadata, field)
 		}
-		ofOthers(metadata)
+		ofOthers(content)
 		metadata["name"] = displayName(o)
 		if o.GetDeletionTimestamp() != nil {
 			metadata["deletionTimestamp"] = "<time>"
@@ -90,19 +107,46 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 }
 
 // ofOthers takes away what the rivals of some cases leave.
-func ofOthers(metadata map[string]any) {
-	annotations, _ := metadata["annotations"].(map[string]any)
-	delete(annotations, rival)
-	if annotations != nil && len(annotations) == 0 {
-		delete(metadata, "annotations")
+func ofOthers(content map[string]any) {
+	for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
+		metadata, _, _ := unstructured.NestedFieldNoCopy(content, path...)
+		fields, _ := metadata.(map[string]any)
+		annotations, _ := fields["annotations"].(map[string]any)
+		delete(annotations, rival)
+		if annotations != nil && len(annotations) == 0 {
+			delete(fields, "annotations")
+		}
+	}
+	status, _ := content["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	own := slices.DeleteFunc(slices.Clone(conditions), func(c any) bool { return typeOf(c) == rival })
+	switch {
+	case len(own) == len(conditions):
+	case len(own) == 0:
+		delete(status, "conditions")
+	default:
+		status["conditions"] = own
 	}
 }
 
-func displayName(o unstructured.Unstructured) string {
-	if o.GetGenerateName() != "" {
-		return o.GetGenerateName() + "*"
+// typeOf is what tells an element from others in a list like that of conditions.
+func typeOf(element any) string {
+	fields, _ := element.(map[string]any)
+	name, _ := fields["type"].(string)
+	return name
+}
+
+// typed says whether each element of a list has a type of its own, and so none has a place.
+func typed(list []any) bool {
+	seen := map[string]bool{"": true}
+	for _, element := range list {
+		if name := typeOf(element); seen[name] {
+			return false
+		} else {
+			seen[name] = true
+		}
 	}
-	return o.GetName()
+	return true
 }
 
 func text(value any) string {
@@ -151,6 +195,9 @@ func steady(value any, generation int64, names map[string]string) any {
 	case []any:
 		for i := range v {
 			v[i] = steady(v[i], generation, names)
+		}
+		if typed(v) {
+			slices.SortFunc(v, func(a, b any) int { return strings.Compare(typeOf(a), typeOf(b)) })
 		}
 	case string:
 		if timePattern.MatchString(v) {
@@ -230,6 +277,17 @@ func fields(path string, want, got any) (lines []string) {
 	if reflect.DeepEqual(want, got) {
 		return nil
 	}
+	if w, g := elements(want), elements(got); w != nil && g != nil {
+		return fields(path, w, g)
+	}
+	return differ(path, want, got)
+}
+
+// differ says that two values differ.
+func differ(path string, want, got any) []string {
+	if reflect.DeepEqual(want, got) {
+		return nil
+	}
 	short := func(value any) string {
 		if value == nil {
 			return "missing"
@@ -238,6 +296,24 @@ func fields(path string, want, got any) (lines []string) {
 		return s[:min(len(s), 200)]
 	}
 	return []string{fmt.Sprintf("%s is %s instead of %s", path, short(got), short(want))}
+}
+
+// elements are those of a list by what tells them apart, which is their type or their place; nil
+// if the value is no list of objects.
+func elements(value any) map[string]any {
+	list, _ := value.([]any)
+	if len(list) == 0 || slices.ContainsFunc(list, func(one any) bool { _, isMap := one.(map[string]any); return !isMap }) {
+		return nil
+	}
+	all := map[string]any{}
+	for i, one := range list {
+		key := strconv.Itoa(i)
+		if typed(list) {
+			key = typeOf(one)
+		}
+		all["["+key+"]"] = one
+	}
+	return all
 }
 
 // holds reports whether an object has at least what is wanted. Each element of a wanted
@@ -266,5 +342,5 @@ func lacks(path string, wanted, object any) (lines []string) {
 			return nil
 		}
 	}
-	return fields(path, wanted, object)
+	return differ(path, wanted, object)
 }

@@ -44,7 +44,7 @@ func read(t *testing.T, uid string, texts ...string) state {
 	for i := range texts {
 		texts[i] = strings.ReplaceAll(texts[i], "UID", uid)
 	}
-	return stateOf(objects(t, texts...), map[string][][]string{"Owner": {{"status", "nodes"}, {"status", "conditions", "*", "message"}}})
+	return stateOf(objects(t, texts...), map[string][][]string{"Owner": {{"status", "nodes"}, {"status", "conditions", "*", "message"}}}, nil)
 }
 
 // What differs from run to run is no difference.
@@ -82,6 +82,53 @@ func TestCompare(t *testing.T) {
 	}
 	if d = compare(want, read(t, "11111111-1111", owner)); len(d.missing) != 1 {
 		t.Errorf("none: %+v", d)
+	}
+}
+
+// The order of conditions is no difference, and what differs in one is said of that one.
+func TestConditions(t *testing.T) {
+	of := func(conditions string) state {
+		return stateOf(objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}, status: {conditions: ["+conditions+"]}}"), nil, nil)
+	}
+	want := of("{type: Ready, status: 'True'}, {type: Owned, status: 'True'}")
+	for conditions, says := range map[string][]string{
+		"{type: Owned, status: 'True'}, {type: Ready, status: 'True'}":                                nil,
+		"{type: Owned, status: 'True'}, {type: Ready, status: 'True'}, {type: judge.test/rival}":      nil,
+		"{type: Owned, status: 'False'}, {type: Ready, status: 'True'}":                               {`status.conditions[Owned].status is "False" instead of "True"`},
+		"{type: Ready, status: 'True'}":                                                               {`status.conditions[Owned] is missing instead of {"status":"True","type":"Owned"}`},
+		"{type: Owned, status: 'True'}, {type: Ready, status: 'True'}, {type: Other, status: 'True'}": {`status.conditions[Other] is {"status":"True","type":"Other"} instead of missing`},
+	} {
+		var got []string
+		for _, c := range compare(want, of(conditions)).changed {
+			got = append(got, c.fields...)
+		}
+		if diff := cmp.Diff(says, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", conditions, diff)
+		}
+	}
+	if got := fields("ports", []any{map[string]any{"port": 1}}, []any{map[string]any{"port": 2}}); cmp.Diff([]string{"ports[0].port is 2 instead of 1"}, got) != "" {
+		t.Error(got)
+	}
+}
+
+// Where the contract leaves the name to the controller, it does not count.
+func TestUnnamed(t *testing.T) {
+	made := func(name string) []unstructured.Unstructured {
+		return objects(t, "{kind: Owner, apiVersion: v1, metadata: {name: o, uid: u}}",
+			"{kind: Child, apiVersion: v1, metadata: {name: "+name+", uid: c, ownerReferences: [{kind: Owner, name: o, uid: u, controller: true}]}}",
+			"{kind: Child, apiVersion: v1, metadata: {name: left, ownerReferences: [{kind: Owner, name: gone, uid: v, controller: true}]}}")
+	}
+	unnamed := map[string]bool{"Child": true}
+	want := stateOf(made("o-1234"), nil, unnamed)
+	if d := compare(want, stateOf(made("o-5678"), nil, unnamed)); !d.empty() || len(want.of("Child o-*")) != 1 || len(want.of("Child left")) != 1 {
+		t.Errorf("%+v in %v", d, want)
+	}
+	if d := compare(stateOf(made("o-1234"), nil, nil), stateOf(made("o-5678"), nil, nil)); len(d.missing) != 1 || len(d.extra) != 1 {
+		t.Errorf("a name that the contract has: %+v", d)
+	}
+	c := &Contract{End: []Resource{{Kind: "Owner"}, {Kind: "Child"}}, Hundred: []Step{{Object: &made("x")[0]}}}
+	if got := c.unnamed(); len(got) != 1 || !got["Child"] {
+		t.Errorf("unnamed: %v", got)
 	}
 }
 
