@@ -45,6 +45,9 @@ const (
 	talkative  // it writes more than the contract allows
 	busyAtRest // it asks more than the contract allows when nothing happens
 	growing    // the more objects there are, the more it needs for each
+	dropped    // what was refused is not tried again
+	chatty     // it sends Events when nothing happens
+	stripped   // somebody else's finalizer is gone
 	unfinished // it still writes for the first time what nobody has written before
 
 	twice   // an object has two things outside
@@ -195,6 +198,12 @@ func (c *Case) diagnosis(f *failure) (says, cure string) {
 		return "It deletes by the name alone: an object that was made again under that name would go, too. The UID is a precondition of a delete.", "delete"
 	case silent:
 		return fmt.Sprintf("It says nothing in the status of %s%s: an error that stays has to be where people look.", what, when), "report"
+	case dropped:
+		return fmt.Sprintf("It gave up %s%s: when nothing was refused any more, it did not try again. What fails is tried until it works, later each time.", what, when), "queue"
+	case chatty:
+		return fmt.Sprintf("It goes on sending Events although nothing changes%s: an Event tells of a change, once.", when), "report"
+	case stripped:
+		return fmt.Sprintf("It let %s go%s: it removes the finalizers of others together with its own.", what, when), "finalizer"
 	case talkative:
 		return "It writes more often than the contract allows: it has to compare before it writes, and to write once.", "report"
 	case busyAtRest:

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -37,7 +39,7 @@ import (
 // Others are whoever else writes to the same objects. The end state does not count what
 // they leave there.
 const (
-	rival = "judge.test/rival" // an annotation
+	rival = "judge.test/rival" // an annotation, and the type of a condition
 	hold  = "judge.test/hold"  // a finalizer
 )
 
@@ -57,6 +59,9 @@ func otherCases(first *scene, ownCluster bool) []*Case {
 				&Case{Name: "webhook ended", Level: 4, When: "after a webhook that must agree to all that it creates had ended for some seconds", inject: forAWhile((*scene).endWebhook, (*scene).unanswered)},
 				&Case{Name: "webhook hung", Level: 4, When: "after a webhook that must agree to all that it creates had not answered for some seconds", inject: forAWhile((*scene).hangWebhook, (*scene).unanswered)})
 		}
+	}
+	if len(first.repairs()) > 0 {
+		cases = append(cases, &Case{Name: "changes refused for a while", Level: 4, maybe: true, When: "after its changes of what it makes had been refused for some seconds with 403", inject: refuseChanges})
 	}
 	if first.contract.deletes() {
 		cases = append(cases, &Case{Name: "finalizers of others", Level: 4, When: "while somebody else's finalizer kept an object that was deleted", around: heldDeletion})
@@ -134,6 +139,38 @@ func (s *scene) reports() []faultproxy.Request {
 	}})
 }
 
+// repairs are the requests by which it has changed what it makes itself.
+func (s *scene) repairs() []faultproxy.Request {
+	return s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return s.ownRepair(r) && r.Code == http.StatusOK }})
+}
+
+// ownRepair says whether a request changes an object that people do not make.
+func (s *scene) ownRepair(r faultproxy.Request) bool {
+	if !ownWrite(r) || strings.Contains(r.Resource, "/") {
+		return false
+	}
+	kind, err := s.mapper.KindFor(gvr(r))
+	if err != nil {
+		return false
+	}
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kind)
+	o.SetName(r.Name)
+	return !s.contract.theirs(Step{Object: o})
+}
+
+// refuseChanges refuses what the controller changes of its own objects until some seconds after something was refused.
+func refuseChanges(s *scene) (crash.During, error) {
+	err := s.Inject(faultproxy.Rule{Match: faultproxy.Match{If: s.ownRepair}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	length := crash.Between(s.Chance, time.Second, 3*time.Second)
+	return func(ctx context.Context) error {
+		s.strikes(ctx, s.Injections[0])
+		crash.Sleep(ctx, length)
+		s.Injections[0].Remove()
+		return nil
+	}, err
+}
+
 // ownWrite says whether a request changes an object that is there, by name.
 func ownWrite(r faultproxy.Request) bool {
 	return isWrite(r) && r.Name != "" && (r.Verb == "update" || r.Verb == "patch")
@@ -143,6 +180,10 @@ func ownWrite(r faultproxy.Request) bool {
 func storm(s *scene) (crash.During, error) {
 	n, each := 0, map[string]int{}
 	const most = 3 // for each object, or there would be no end
+	shared, err := s.sharedConditions()
+	if err != nil {
+		return nil, err
+	}
 	return nil, s.rule(faultproxy.Rule{Match: faultproxy.Match{If: ownWrite}, Fault: faultproxy.Call, Times: -1,
 		Call: func(ctx context.Context, r faultproxy.Request) error {
 			s.mu.Lock()
@@ -153,22 +194,109 @@ func storm(s *scene) (crash.During, error) {
 			if enough {
 				return nil
 			}
-			o, err := s.of(r).Patch(ctx, r.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, rival, value), metav1.PatchOptions{FieldManager: "rival"})
-			if err == nil { // else it is not there yet, or no longer
-				s.Strikes.Add(1)
-				s.mu.Lock()
-				s.rivals[o.GetUID()] = rivalry{o, r, value}
-				s.mu.Unlock()
+			marks := fmt.Sprintf(`"metadata":{"annotations":{%q:%q}}`, rival, value)
+			whole, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
+			if err != nil { // it is not there yet, or no longer
+				return nil
+			}
+			if _, template, _ := unstructured.NestedMap(whole.Object, "spec", "template"); template && r.Group == "apps" {
+				marks += fmt.Sprintf(`,"spec":{"template":{%s}}`, marks)
+			}
+			o, err := s.of(r).Patch(ctx, r.Name, types.MergePatchType, []byte("{"+marks+"}"), metav1.PatchOptions{FieldManager: "rival"})
+			if err != nil {
+				return nil
+			}
+			condition := shared[gvr(r).GroupResource()] && strings.HasSuffix(r.Resource, "/status") && s.addCondition(ctx, r, value)
+			s.Strikes.Add(1)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.rivals[o.GetUID()] = rivalry{o, r, value, s.rivals[o.GetUID()].condition}
+			if condition {
+				s.rivals[o.GetUID()] = rivalry{o, r, value, value}
 			}
 			return nil
 		}})
 }
 
+// sharedConditions are the resources of the contract whose status has conditions of which each may be
+// somebody else's: a list that is a map by type.
+func (s *scene) sharedConditions() (map[schema.GroupResource]bool, error) {
+	shared := map[schema.GroupResource]bool{}
+	for _, file := range s.contract.CRDs {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.Unmarshal(data, crd); err != nil {
+			return nil, err
+		}
+		for _, v := range crd.Spec.Versions {
+			if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+				continue
+			}
+			conditions := v.Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
+			if conditions.XListType != nil && *conditions.XListType == "map" && slices.Equal(conditions.XListMapKeys, []string{"type"}) {
+				shared[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = true
+			}
+		}
+	}
+	return shared, nil
+}
+
+// addCondition puts somebody else's condition into a status that gets conditions.
+func (s *scene) addCondition(ctx context.Context, r faultproxy.Request, value string) bool {
+	o := sent(r)
+	if o == nil {
+		return false
+	}
+	if conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions"); len(conditions) == 0 {
+		return false
+	}
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		now, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(now.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		conditions = slices.DeleteFunc(conditions, func(c any) bool { return typeOf(c) == rival })
+		conditions = append(conditions, map[string]any{"type": rival, "status": "True", "reason": "Rival", "message": value, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
+		if err := unstructured.SetNestedSlice(now.Object, conditions, "status", "conditions"); err != nil {
+			return err
+		}
+		_, err = s.of(r).UpdateStatus(ctx, now, metav1.UpdateOptions{FieldManager: "rival"})
+		return err
+	}) == nil
+}
+
 // A rivalry is the last thing that a rival has written to an object.
 type rivalry struct {
-	object  *unstructured.Unstructured
-	request faultproxy.Request
-	value   string
+	object    *unstructured.Unstructured
+	request   faultproxy.Request
+	value     string // of the annotations
+	condition string // the message of the condition, if there is one
+}
+
+// lost says what of a rivalry is no longer there, and in what a controller writes it.
+func (r rivalry) lost(now *unstructured.Unstructured) (what string, status bool) {
+	template, ofTemplate, _ := unstructured.NestedStringMap(r.object.Object, "spec", "template", "metadata", "annotations")
+	left, _, _ := unstructured.NestedStringMap(now.Object, "spec", "template", "metadata", "annotations")
+	conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
+	name := Step{Object: r.object}.String()
+	switch {
+	case now.GetAnnotations()[rival] != r.value:
+		return name, false
+	case ofTemplate && template[rival] != "" && left[rival] != template[rival]:
+		return "the template of " + name, false
+	case r.condition != "" && !slices.ContainsFunc(conditions, func(c any) bool {
+		return typeOf(c) == rival && c.(map[string]any)["message"] == r.condition
+	}):
+		return "the conditions of " + name, true
+	}
+	return "", false
 }
 
 // rivalsKept fails if the controller has overwritten what a rival wrote.
@@ -182,11 +310,15 @@ func rivalsKept(ctx context.Context, s *scene) error {
 		case apierrors.IsNotFound(err) || err == nil && now.GetUID() != r.object.GetUID():
 		case err != nil:
 			return err
-		case now.GetAnnotations()[rival] != r.value:
-			written := s.requests(faultproxy.Match{Name: r.request.Name, Resource: r.request.Resource, If: func(w faultproxy.Request) bool {
-				return w.ID >= r.request.ID && w.Code/100 == 2
+		default:
+			what, status := r.lost(now)
+			if what == "" {
+				continue
+			}
+			written := s.requests(faultproxy.Match{Name: r.request.Name, If: func(w faultproxy.Request) bool {
+				return ownWrite(w) && gvr(w) == gvr(r.request) && w.Code/100 == 2 && (status && strings.HasSuffix(w.Resource, "/status") || w.ID >= r.request.ID && w.Resource == r.request.Resource)
 			}})
-			return &failure{kind: overwrote, detail: Step{Object: r.object}.String(), requests: written}
+			return &failure{kind: overwrote, detail: what, requests: written[max(0, len(written)-3):]}
 		}
 	}
 	return nil
@@ -483,7 +615,12 @@ func heldDeletion(ctx context.Context, s *scene, step Step, play func() error) (
 	if len(zombies) > 0 {
 		return &failure{kind: zombie, step: &step, requests: zombies, detail: "  of " + step.String()}
 	}
-	return nil
+	now, err := client.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (now.GetUID() != held.GetUID() || !slices.Contains(now.GetFinalizers(), hold)) {
+		found, _ := s.about(step.Object.GetAPIVersion(), step.Object.GetKind(), name)
+		return &failure{kind: stripped, step: &step, requests: found[max(0, len(found)-3):]}
+	}
+	return err
 }
 
 func ownedBy(o *unstructured.Unstructured, uid types.UID) bool {
@@ -507,18 +644,25 @@ func setHold(ctx context.Context, client dynamic.ResourceInterface, name string,
 	return held, err
 }
 
-// loseStatus removes the status of what people have made, while the controller is away.
+// loseStatus removes the status of what people have made, while the controller works, and while it is away.
 func loseStatus(ctx context.Context, s *scene) error {
+	// Without a new time in a condition, the status of a controller that remembers its own is the one that it remembers.
+	if err := errors.Join(s.wipe(ctx, "conditions"), s.wake(ctx)); err != nil {
+		return err
+	}
+	if _, err := s.settle(ctx); err != nil {
+		return err
+	}
 	s.kill(0)
-	if err := errors.Join(s.wipe(ctx), s.launch(0)); err != nil {
+	if err := errors.Join(s.wipe(ctx, ""), s.launch(0)); err != nil {
 		return err
 	}
 	_, err := s.settle(ctx)
 	return err
 }
 
-// wipe removes the status of what people have made.
-func (s *scene) wipe(ctx context.Context) error {
+// wipe removes the status of what people have made, but for one field, if that is not all.
+func (s *scene) wipe(ctx context.Context, spared string) error {
 	var objects []faultproxy.Request
 	for _, r := range s.reports() {
 		if !slices.ContainsFunc(objects, func(o faultproxy.Request) bool { return gvr(o) == gvr(r) && o.Name == r.Name }) {
@@ -531,7 +675,11 @@ func (s *scene) wipe(ctx context.Context) error {
 			if err != nil || !s.contract.theirs(Step{Object: o}) {
 				return err
 			}
+			status, _, _ := unstructured.NestedMap(o.Object, "status")
 			delete(o.Object, "status")
+			if rest := status[spared]; rest != nil && len(status) > 1 {
+				o.Object["status"] = map[string]any{spared: rest}
+			}
 			if _, err := s.of(r).UpdateStatus(ctx, o, metav1.UpdateOptions{FieldManager: people}); err != nil {
 				return err
 			}
@@ -540,6 +688,32 @@ func (s *scene) wipe(ctx context.Context) error {
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) { // there may be fields that must not be missing
 			return err
+		}
+	}
+	return nil
+}
+
+// wake changes all objects a little: a controller need not look at an object of which only the status has changed.
+func (s *scene) wake(ctx context.Context) error {
+	for _, r := range s.contract.End {
+		if s.contract.Outside.is(r.APIVersion, r.Kind) {
+			continue
+		}
+		client, err := s.client(r.APIVersion, r.Kind)
+		if err != nil {
+			return err
+		}
+		list, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, o := range list.Items {
+			if s.bystanders[string(o.GetUID())] != nil {
+				continue
+			}
+			if _, err := client.Patch(ctx, o.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"look"}}}`, rival), metav1.PatchOptions{FieldManager: people}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
 		}
 	}
 	return nil

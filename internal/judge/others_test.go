@@ -1,6 +1,8 @@
 package judge
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -77,6 +80,40 @@ func TestGuards(t *testing.T) {
 	} {
 		if got := guardedDelete(sent(faultproxy.Request{Body: []byte(body)})); got != want {
 			t.Errorf("%s: %t", body, got)
+		}
+	}
+}
+
+// What a rival wrote has to be there at the end, wherever it wrote it.
+func TestLost(t *testing.T) {
+	const theirs = "kind: A, apiVersion: v1, metadata: {name: a, annotations: {judge.test/rival: '2'}}"
+	before := objects(t, "{"+theirs+", spec: {template: {metadata: {annotations: {judge.test/rival: '2'}}}}}")[0]
+	r := rivalry{object: &before, value: "2", condition: "1"}
+	for now, want := range map[string]string{
+		"spec: {template: {metadata: {annotations: {judge.test/rival: '2'}}}}, status: {conditions: [{type: judge.test/rival, message: '1'}]}": "",
+		"spec: {template: {}}, status: {conditions: [{type: judge.test/rival, message: '1'}]}":                                                 "the template of A a",
+		"spec: {template: {metadata: {annotations: {judge.test/rival: '2'}}}}, status: {conditions: [{type: judge.test/rival, message: '0'}]}": "the conditions of A a",
+	} {
+		if got, _ := r.lost(&objects(t, "{"+theirs+", "+now+"}")[0]); got != want {
+			t.Errorf("%s: %q, want %q", now, got, want)
+		}
+	}
+	if got, _ := r.lost(&objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}}")[0]); got != "A a" {
+		t.Errorf("no annotation: %q", got)
+	}
+}
+
+// Conditions are shared where the CRD says that each has its own owner.
+func TestSharedConditions(t *testing.T) {
+	for list, want := range map[string]bool{"x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [type]": true, "x-kubernetes-list-type: atomic": false} {
+		file := filepath.Join(t.TempDir(), "crd.yaml")
+		text := "spec: {group: g, names: {plural: things}, versions: [{name: v1, schema: {openAPIV3Schema: {properties: {status: {properties: {conditions: {type: array, " + list + "}}}}}}}]}"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s := &scene{lab: &lab{contract: &Contract{CRDs: []string{file}}}}
+		if got, err := s.sharedConditions(); err != nil || got[schema.GroupResource{Group: "g", Resource: "things"}] != want {
+			t.Errorf("%s: %v, %v", list, got, err)
 		}
 	}
 }

@@ -286,7 +286,7 @@ func deleteUnanswered(ctx context.Context, s *scene) error {
 // loseStatusLater is a restore from a backup of yesterday.
 func loseStatusLater(ctx context.Context, s *scene) error {
 	s.kill(0)
-	if err := errors.Join(s.outside.order(ctx, s.outside.Later), s.wipe(ctx), s.launch(0)); err != nil {
+	if err := errors.Join(s.outside.order(ctx, s.outside.Later), s.wipe(ctx, ""), s.launch(0)); err != nil {
 		return err
 	}
 	_, err := s.settle(ctx)
