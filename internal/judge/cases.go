@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/k8s-go/workshop/internal/crash"
@@ -30,6 +31,7 @@ type Case struct {
 	Copies int           // how many controllers run; one if zero
 	Alone  bool          // nothing may run beside it, because it strikes the whole cluster
 	free   bool          // what it comes to is not that of the undisturbed run
+	long   bool          // it takes long, so it begins before others
 	maybe  bool          // there may be nothing for it to strike
 	more   time.Duration // people wait so much longer than the contract says
 
@@ -60,6 +62,7 @@ func workCases(c *Contract) []*Case {
 		{Name: undisturbed, Level: 1},
 		{Name: "objects before the start", Level: 1, When: "although it was there before the controller started", Before: true},
 		{Name: "ended and started again", Level: 1, When: "after a SIGTERM and a new start", around: endMidway, finally: restartAtRest},
+		{Name: "ended at its start", Level: 1, When: "while it was still starting", finally: endEarly},
 	}
 	if len(c.Hundred) > 0 {
 		cases = append(cases, &Case{Name: "a hundred objects", Level: 1, When: "with a hundred objects at once", free: true, play: hundred})
@@ -109,6 +112,30 @@ func restartAtRest(ctx context.Context, s *scene) error {
 		return err
 	}
 	return s.quiet(ctx, before)
+}
+
+// endEarly ends the controller while it waits for its first lists. By then it may not yet listen to
+// signals, but it must not take the end for an error.
+func endEarly(ctx context.Context, s *scene) error {
+	if err := s.end(0); err != nil {
+		return err
+	}
+	lists := faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Verb == "list" || strings.HasPrefix(r.Verb, "watch") }}
+	slow, err := s.Proxy.Inject(faultproxy.Rule{Match: lists, Fault: faultproxy.Slow, Delay: 2 * time.Second, Times: -1})
+	if err != nil {
+		return err
+	}
+	if err := s.launch(0); err != nil {
+		return err
+	}
+	s.Strikes.Add(1)
+	err = s.end(0)
+	slow.Remove()
+	var f *failure
+	if errors.As(err, &f) && f.kind == badEnd && (f.code == -1 || f.code == 128+int(syscall.SIGTERM)) {
+		err = nil // the signal itself has ended it
+	}
+	return errors.Join(err, s.launch(0), s.working(ctx))
 }
 
 // groups is how many cases the kills before, and after, the writes are shared among.

@@ -29,12 +29,13 @@ func citizenCases(first *scene) []*Case {
 		{Name: "deletes name a UID", Level: 5, look: blindDeletes},
 		{Name: "writes for each change", Level: 5, look: manyWrites},
 		{Name: "requests at rest", Level: 5, look: restlessReads},
+		{Name: "at rest", Level: 5, When: fmt.Sprintf("in %s in which nobody did anything", leftAlone), long: true, finally: restful},
 		{Name: "Retry-After", Level: 5, When: "after 429 Too Many Requests", inject: tooMany, finally: waitedAsTold},
 	}
 	if first.ward() != nil {
 		cases = append(cases,
-			&Case{Name: "refused for good", Level: 5, When: "while an admission policy refused what it creates", free: true, play: refuseForGood},
-			&Case{Name: "fails now and then", Level: 5, When: "after its writes had failed now and then", free: true, play: failNowAndThen})
+			&Case{Name: "refused for good", Level: 5, When: "while an admission policy refused what it creates", free: true, long: true, play: refuseForGood},
+			&Case{Name: "fails now and then", Level: 5, When: "after its writes had failed now and then", free: true, long: true, play: failNowAndThen})
 	}
 	if len(first.contract.Hundred) > 0 {
 		cases = append(cases, &Case{Name: "a thousand objects", Level: 5, Alone: true, When: "with a thousand objects", free: true, play: thousand})
@@ -89,6 +90,34 @@ func restlessReads(first *scene) *failure {
 		return nil
 	}
 	return &failure{kind: busyAtRest, requests: first.atRest, detail: fmt.Sprintf("  %.0f requests a minute; the contract's bounds.requests allows %d", minute, first.contract.Requests)}
+}
+
+// What a controller may do when nobody does anything. A few Events may be late.
+const (
+	leftAlone  = 20 * time.Second
+	mostEvents = 10
+)
+
+// restful fails if an object is written again and again although nothing happens, or if Events are.
+func restful(ctx context.Context, s *scene) error {
+	since := time.Now()
+	crash.Sleep(ctx, max(leftAlone, s.contract.Calm))
+	var events []faultproxy.Request
+	written := map[string][]faultproxy.Request{}
+	for _, r := range s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Write() && r.Code/100 == 2 && r.Started.After(since) }}) {
+		switch key := r.Verb + " " + r.Path; {
+		case r.Resource == "events":
+			events = append(events, r)
+		case isWrite(r):
+			if written[key] = append(written[key], r); len(written[key]) > 1 {
+				return &failure{kind: restless, requests: written[key], detail: fmt.Sprintf("  %s: twice within %s", key, leftAlone)}
+			}
+		}
+	}
+	if len(events) > mostEvents {
+		return &failure{kind: chatty, requests: events, detail: fmt.Sprintf("  %d Events", len(events))}
+	}
+	return ctx.Err()
 }
 
 func tooMany(s *scene) (crash.During, error) { return nil, s.TooMany(work) }
@@ -149,6 +178,7 @@ const (
 	rounds      = 11              // of failures: 5 ms, doubled so often, are 5 s
 	longAtLast  = 2 * time.Second // after a failure that comes after a success
 	roundsLimit = 40 * time.Second
+	longPause   = time.Minute // between two tries, at most
 )
 
 // refuseForGood refuses what the controller makes for one object, and goes on refusing it.
@@ -179,10 +209,33 @@ func refuseForGood(ctx context.Context, s *scene) error {
 	if tries := s.refusals(); len(late) > mostLate {
 		return &failure{kind: hot, requests: tries[max(0, len(tries)-3):], detail: fmt.Sprintf("  %d requests in %s, long after the first refusal", len(late), lookAt)}
 	}
-	if err := s.said(ctx, w, made); err != nil {
+	if err := errors.Join(s.said(ctx, w, made), lift()); err != nil {
 		return err
 	}
-	return lift()
+	// What it refuses has to be tried again, and nothing but time tells the controller when.
+	err = s.patiently(ctx, max(s.patience, longPause+10*time.Second), func(ctx context.Context) error {
+		_, err := s.child(ctx, w, made)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		tries := s.refusals()
+		return &failure{kind: dropped, step: &w.step, requests: tries[max(0, len(tries)-3):], detail: "  " + err.Error()}
+	}
+	return err
+}
+
+// child is what the controller has made for an object like its ward.
+func (s *scene) child(ctx context.Context, w *ward, owner *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	list, err := s.dynamic.Resource(gvr(w.request)).Namespace(s.ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range list.Items {
+		if ownedBy(&o, owner.GetUID()) && o.GetDeletionTimestamp() == nil {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, fmt.Errorf("no object of %s belongs to %s %s", w.request.Resource, owner.GetKind(), owner.GetName())
 }
 
 // said fails if the object's status says nothing about what was refused.
@@ -227,24 +280,12 @@ func failNowAndThen(ctx context.Context, s *scene) error {
 		return err
 	}
 	children := s.dynamic.Resource(gvr(w.request)).Namespace(s.ns)
-	child := func(ctx context.Context) (found *unstructured.Unstructured, err error) {
-		list, err := children.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		for i, o := range list.Items {
-			if ownedBy(&o, owner.GetUID()) && o.GetDeletionTimestamp() == nil {
-				return &list.Items[i], nil
-			}
-		}
-		return nil, errors.New("it was not made again")
-	}
 	match := faultproxy.Match{Verb: w.request.Verb, Group: w.request.Group, Resource: w.request.Resource}
 	var gaps []time.Duration
 	for end := time.Now().Add(roundsLimit); len(gaps) < rounds && time.Now().Before(end); {
 		var there *unstructured.Unstructured
 		if err := poll.Until(ctx, 20*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
-			there, err = child(ctx)
+			there, err = s.child(ctx, w, owner)
 			return err
 		}); err != nil {
 			return err
@@ -382,7 +423,116 @@ func thousand(ctx context.Context, s *scene) error {
 	if memory > 0 && memoryMany-memory > more*perObject {
 		return &failure{kind: growing, detail: fmt.Sprintf("  %d KiB of memory for each object, at most %d are reasonable", (memoryMany-memory)/more>>10, perObject>>10)}
 	}
-	return nil
+	if done, err := s.served(ctx); err != nil || !done {
+		return err
+	}
+	return s.repaired(ctx)
+}
+
+// served fails if the controller rests although not all has come that people wait for. It says whether
+// all has: a slow controller is not at fault here.
+func (s *scene) served(ctx context.Context) (done bool, err error) {
+	writes := func() int {
+		kept, forgotten := s.Proxy.Count(writes)
+		return kept + forgotten
+	}
+	end := time.Now().Add(s.contract.Settle + 10*time.Second)
+	for last, since := writes(), time.Now(); time.Now().Before(end) && ctx.Err() == nil; crash.Sleep(ctx, 500*time.Millisecond) {
+		f, err := s.unserved(ctx)
+		if f == nil || err != nil {
+			return err == nil, err
+		}
+		if now := writes(); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) > s.contract.Settle {
+			return false, f
+		}
+	}
+	return false, ctx.Err()
+}
+
+// unserved is the last of the thousand objects for which something has not come; nil if all has.
+func (s *scene) unserved(ctx context.Context) (*failure, error) {
+	for i, step := range s.contract.Hundred {
+		if step.Verb == apply {
+			continue
+		}
+		if step.Verb != wait {
+			return nil, nil
+		}
+		list, err := s.list(ctx, step.Object.GetAPIVersion(), step.Object.GetKind(), "")
+		if err != nil {
+			return nil, err
+		}
+		for n := bulk; n > 0; n-- {
+			one, err := numbered(step, n)
+			if err != nil {
+				return nil, err
+			}
+			at := slices.IndexFunc(list, func(o unstructured.Unstructured) bool { return holds(o.Object, one.Object.Object) })
+			if at >= 0 {
+				list = slices.Delete(list, at, at+1)
+				continue
+			}
+			f := &failure{kind: waited, step: &one, theirs: s.contract.theirs(one), detail: fmt.Sprintf("  %s: for number %d of %d", step.where, n, bulk)}
+			if cause := lastChange(s.contract.Hundred[:i]); cause != nil {
+				made, err := numbered(*cause, n)
+				if err != nil {
+					return nil, err
+				}
+				f.cause = &made
+			}
+			return f, nil
+		}
+	}
+	return nil, nil
+}
+
+// repaired has somebody delete what was made for the last one, where the contract has people do that.
+func (s *scene) repaired(ctx context.Context) error {
+	w := s.undisturbed.ward()
+	made := s.contract.Hundred[0]
+	if w == nil || made.Verb != apply || made.Object.GetKind() != w.step.Object.GetKind() || !s.restores(w) {
+		return nil
+	}
+	made, err := numbered(made, bulk)
+	if err != nil {
+		return err
+	}
+	client, err := s.client(made.Object.GetAPIVersion(), made.Object.GetKind())
+	if err != nil {
+		return err
+	}
+	owner, err := client.Get(ctx, made.Object.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	there, err := s.child(ctx, w, owner)
+	if err != nil {
+		return nil // the contract does not say that it has one
+	}
+	if err := s.of(w.request).Delete(ctx, there.GetName(), thisOne(there)); err != nil {
+		return err
+	}
+	err = s.patiently(ctx, s.patience, func(ctx context.Context) error {
+		_, err := s.child(ctx, w, owner)
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		return &failure{kind: waited, step: &Step{Verb: wait, Object: there}, cause: &Step{Verb: remove, Object: there}, detail: "  " + err.Error()}
+	}
+	return err
+}
+
+// restores says whether people of the scenario delete what the controller makes for its ward, and wait for it.
+func (s *scene) restores(w *ward) bool {
+	return slices.ContainsFunc(s.contract.Scenario, func(t Track) bool {
+		return slices.ContainsFunc(t.Steps, func(step Step) bool {
+			mapping, err := s.mapping(step.Object.GetAPIVersion(), step.Object.GetKind())
+			return step.Verb == remove && !s.contract.theirs(step) && err == nil && concerns(w.request, mapping)
+		})
+	})
 }
 
 // total is how many requests there were, watches and Events left out.

@@ -262,8 +262,8 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, parallel)
 	start := func(c *Case) {
+		slots <- struct{}{} // or they would not begin in their order
 		wg.Go(func() {
-			slots <- struct{}{}
 			defer func() { <-slots }()
 			if ctx.Err() != nil {
 				return
@@ -280,6 +280,15 @@ func matrix(ctx context.Context, l *lab, o Options, seed uint64, out io.Writer) 
 			}
 		})
 	}
+	slices.SortStableFunc(chosen, func(a, b *Case) int {
+		switch {
+		case a.long == b.long:
+			return 0
+		case a.long:
+			return -1
+		}
+		return 1
+	})
 	for _, alone := range []bool{false, true} {
 		for _, c := range chosen {
 			if c.Alone != alone {
