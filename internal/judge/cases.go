@@ -31,7 +31,7 @@ type Case struct {
 	Copies int           // how many controllers run; one if zero
 	Alone  bool          // nothing may run beside it, because it strikes the whole cluster
 	free   bool          // what it comes to is not that of the undisturbed run
-	long   bool          // it takes long, so it begins before others
+	long   bool          // most of it is waiting, so it begins before others
 	maybe  bool          // there may be nothing for it to strike
 	more   time.Duration // people wait so much longer than the contract says
 

@@ -34,8 +34,8 @@ func citizenCases(first *scene) []*Case {
 	}
 	if first.ward() != nil {
 		cases = append(cases,
-			&Case{Name: "refused for good", Level: 5, When: "while an admission policy refused what it creates", free: true, long: true, play: refuseForGood},
-			&Case{Name: "fails now and then", Level: 5, When: "after its writes had failed now and then", free: true, long: true, play: failNowAndThen})
+			&Case{Name: "refused for good", Level: 5, When: "while an admission policy refused what it creates", free: true, play: refuseForGood},
+			&Case{Name: "fails now and then", Level: 5, When: "after its writes had failed now and then", free: true, play: failNowAndThen})
 	}
 	if len(first.contract.Hundred) > 0 {
 		cases = append(cases, &Case{Name: "a thousand objects", Level: 5, Alone: true, When: "with a thousand objects", free: true, play: thousand})
