@@ -147,7 +147,7 @@ func checkPatch(c *check.C) {
 	for _, f := range d.ManagedFields {
 		if f.Manager == "patch-sh" && f.Operation == metav1.ManagedFieldsOperationApply {
 			var set any
-			c.Must(json.Unmarshal(f.FieldsV1.Raw, &set))
+			c.Must(json.Unmarshal(f.FieldsV1.GetRawBytes(), &set))
 			for _, field := range owned("", set) {
 				if field != " f:spec f:revisionHistoryLimit" && !strings.HasPrefix(field, ` f:spec f:template f:spec f:containers k:{"name":"metrics"}`) {
 					c.Mistake("more than it sets", "an apply of the container metrics and of revisionHistoryLimit", "patch-sh also owns"+field)
