@@ -504,49 +504,45 @@ func checkRetry(c *check.C) {
 	if hurried != "" {
 		c.Mistake("no pause", "a pause of at least 5 ms after each 409, as backoff says", hurried)
 	}
-	for _, code := range []int{http.StatusForbidden, http.StatusInternalServerError} {
-		failing := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: code, Times: -1})
-		expected := fmt.Sprintf("an error after %d %s", code, http.StatusText(code))
-		refused := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
+	// fails runs the program until it ends with an error, as expected, and looks for what is wrong meanwhile.
+	fails := func(expected string, wrong func()) {
+		one := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
 		if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
-			if failing.Struck() > 1 {
-				c.Mistake("tries for ever", expected, "another write")
-			}
-			if refused.Ended() {
+			ended := one.Ended() // before the last look
+			if wrong(); ended {
 				return nil
 			}
 			return errors.New("it still runs")
 		}); err != nil {
 			c.Fail(expected, err.Error())
 		}
-		if refused.ExitCode() == 0 {
-			c.Fail(expected, "exit code 0:\n"+refused.Stdout())
+		if one.ExitCode() == 0 {
+			c.Fail(expected, "exit code 0:\n"+one.Stdout())
 		}
+	}
+	for _, code := range []int{http.StatusForbidden, http.StatusInternalServerError} {
+		failing := p.MustInject(faultproxy.Rule{Match: updates, Fault: faultproxy.Answer, Code: code, Times: -1})
+		expected := fmt.Sprintf("an error after %d %s", code, http.StatusText(code))
+		fails(expected, func() {
+			if failing.Struck() > 1 {
+				c.Mistake("tries for ever", expected, "another write")
+			}
+		})
 		failing.Remove()
 	}
 	reads := faultproxy.Match{Verb: "get", Resource: "configmaps", Name: "counter"}
 	unread := p.MustInject(faultproxy.Rule{Match: reads, Fault: faultproxy.Answer, Code: http.StatusInternalServerError, Times: -1})
 	before := p.Count(all)
-	blind := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace, "-writers", "1", "-rounds", "2"}})
 	const ends = "an error after a Get that was answered with 500"
-	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
-		ended, failed := blind.Ended(), false
+	fails(ends, func() {
+		failed := false
 		for _, r := range p.Requests(all)[before:] {
 			if failed && r.Write() {
 				c.Failf(ends, "then a %s", r.Verb)
 			}
 			failed = failed || r.Verb == "get" && r.Code == http.StatusInternalServerError
 		}
-		if ended {
-			return nil
-		}
-		return errors.New("it still runs")
-	}); err != nil {
-		c.Fail(ends, err.Error())
-	}
-	if blind.ExitCode() == 0 {
-		c.Fail(ends, "exit code 0:\n"+blind.Stdout())
-	}
+	})
 	unread.Remove()
 
 	four, counter := count("4", "5")

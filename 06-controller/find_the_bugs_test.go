@@ -380,18 +380,7 @@ func followsTheDeployment(s *suspect) error {
 func finishes(s *suspect) error {
 	s.watches()
 	defer s.Kill()
-	asked := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"},
-		Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-				return err
-			}
-			select {
-			case <-ctx.Done(): // the program has gone
-				return ctx.Err()
-			case <-time.After(time.Second): // if it waits for the answer, it is still there afterwards
-				return nil
-			}
-		}})
+	asked := s.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Call, Call: s.Process.TerminateDuring})
 	ice := s.create("last", "last-cone", 0)
 	select {
 	case <-s.Process.Done():

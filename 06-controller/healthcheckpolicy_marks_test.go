@@ -400,46 +400,38 @@ func TestFinalizerThatIsRefused(t *testing.T) {
 	f.expect("example", counted(1, 0), done)
 }
 
-// What keeps a deleted policy from going is in its status.
-func TestFinalizerThatMayNotBeRemoved(t *testing.T) {
+// What keeps a deleted policy from going is in its status: the finalizer that may not be removed, or the marks.
+func TestDeletedPolicySaysWhatHoldsIt(t *testing.T) {
 	t.Parallel()
-	f := startPolicyTest(t)
-	f.pod("a", withoutProbes)
-	f.policy("example", specOf("label"))
-	f.expect("example", counted(1, 0), done)
-	i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: 403, Times: -1})
-	f.remove("example")
-	f.Eventually(time.Minute, func(ctx context.Context) error {
-		p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return hindered("Forbidden", "Forbidden. The server says: injected by faultproxy")(p)
-	})
-	i.Remove()
-	f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
-}
-
-// So are the pods that keep their marks.
-func TestMarksThatMayNotBeTakenBack(t *testing.T) {
-	t.Parallel()
-	f := startPolicyTest(t)
-	f.pod("a", withoutProbes)
-	f.policy("example", specOf("label"))
-	f.expect("example", counted(1, 0), done)
-	i := f.Inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 403, Times: -1})
-	f.remove("example")
-	f.Eventually(time.Minute, func(ctx context.Context) error {
-		p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return hindered("Forbidden", "Forbidden: 1 pod. The server says: injected by faultproxy")(p)
-	})
-	f.expectMarks(map[string]string{"a": "true"})
-	i.Remove()
-	f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
-	f.expectMarks(map[string]string{})
+	for name, tc := range map[string]struct {
+		refused faultproxy.Match
+		says    string
+		marks   map[string]string // meanwhile
+	}{
+		"finalizer": {finalizers, "Forbidden. The server says: injected by faultproxy", map[string]string{}},
+		"mark":      {markWrites, "Forbidden: 1 pod. The server says: injected by faultproxy", map[string]string{"a": "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startPolicyTest(t)
+			f.pod("a", withoutProbes)
+			f.policy("example", specOf("label"))
+			f.expect("example", counted(1, 0), done)
+			i := f.Inject(faultproxy.Rule{Match: tc.refused, Fault: faultproxy.Answer, Code: 403, Times: -1})
+			f.remove("example")
+			f.Eventually(time.Minute, func(ctx context.Context) error {
+				p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				return hindered("Forbidden", tc.says)(p)
+			})
+			f.expectMarks(tc.marks)
+			i.Remove()
+			f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
+			f.expectMarks(map[string]string{})
+		})
+	}
 }
 
 // Somebody removes the finalizer by force, and the first try to take the mark back is refused.

@@ -639,7 +639,7 @@ func checkDrain(c *check.C) {
 		c.Mistake("the others go on", "the end of the second Run after the first has returned, though without an error", "the second was not stopped within 10 seconds")
 	}
 
-	// The lease is lost while the controllers stop, who take 20 seconds. With these durations, a request for it may take 2.5 seconds.
+	// The lease is lost while a controller stops, which takes 20 seconds. With these durations, a request for it may take 2.5 seconds.
 	slow := c.Start(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=slow"}, Timeout: time.Minute,
 		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "slow", "-lease-duration", "12s", "-renew-deadline", "6s", "-retry-period", "1s"}})
 	o.Eventually(time.Minute, func(context.Context) error {

@@ -297,17 +297,7 @@ func Create(c *check.C) {
 	g.f.Proxy.KeepBodies()
 	ofLast := creates
 	ofLast.If = func(r faultproxy.Request) bool { return bytes.Contains(r.Body, []byte("last")) } // and not one for behind, which is tried again
-	asked := g.f.Proxy.MustInject(faultproxy.Rule{Match: ofLast, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		if err := stopping.Signal(syscall.SIGTERM); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done(): // the program has gone
-			return ctx.Err()
-		case <-time.After(time.Second): // if it waits for the answer, it is still there afterwards
-			return nil
-		}
-	}})
+	asked := g.f.Proxy.MustInject(faultproxy.Rule{Match: ofLast, Fault: faultproxy.Call, Call: stopping.TerminateDuring})
 	last := g.f.Create("last", "last", 0)
 	select {
 	case <-stopping.Done():

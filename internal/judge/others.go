@@ -587,25 +587,14 @@ func heldDeletion(ctx context.Context, s *scene, step Step, play func() error) (
 	s.Strikes.Add(1)
 	crash.Sleep(ctx, 700*time.Millisecond)
 	since := time.Now()
-	for _, r := range s.contract.End {
-		if s.contract.Outside.is(r.APIVersion, r.Kind) {
-			continue // nothing there has an owner
+	err = s.each(ctx, func(children dynamic.ResourceInterface, child unstructured.Unstructured) error {
+		if !ownedBy(&child, held.GetUID()) || child.GetDeletionTimestamp() != nil {
+			return nil
 		}
-		children, err := s.client(r.APIVersion, r.Kind)
-		if err != nil {
-			return err
-		}
-		list, err := children.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for _, child := range list.Items {
-			if ownedBy(&child, held.GetUID()) && child.GetDeletionTimestamp() == nil {
-				if err := children.Delete(ctx, child.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-					return err
-				}
-			}
-		}
+		return children.Delete(ctx, child.GetName(), metav1.DeleteOptions{})
+	})
+	if err != nil {
+		return err
 	}
 	crash.Sleep(ctx, 1500*time.Millisecond)
 	zombies := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
@@ -695,6 +684,18 @@ func (s *scene) wipe(ctx context.Context, spared string) error {
 
 // wake changes all objects a little: a controller need not look at an object of which only the status has changed.
 func (s *scene) wake(ctx context.Context) error {
+	look := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"look"}}}`, rival)
+	return s.each(ctx, func(client dynamic.ResourceInterface, o unstructured.Unstructured) error {
+		if s.bystanders[string(o.GetUID())] != nil {
+			return nil
+		}
+		_, err := client.Patch(ctx, o.GetName(), types.MergePatchType, look, metav1.PatchOptions{FieldManager: people})
+		return err
+	})
+}
+
+// each calls f with every object of the contract's end state that is in Kubernetes. An object that has gone meanwhile is no error.
+func (s *scene) each(ctx context.Context, f func(dynamic.ResourceInterface, unstructured.Unstructured) error) error {
 	for _, r := range s.contract.End {
 		if s.contract.Outside.is(r.APIVersion, r.Kind) {
 			continue
@@ -708,10 +709,7 @@ func (s *scene) wake(ctx context.Context) error {
 			return err
 		}
 		for _, o := range list.Items {
-			if s.bystanders[string(o.GetUID())] != nil {
-				continue
-			}
-			if _, err := client.Patch(ctx, o.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"look"}}}`, rival), metav1.PatchOptions{FieldManager: people}); err != nil && !apierrors.IsNotFound(err) {
+			if err := f(client, o); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
 		}

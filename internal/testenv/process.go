@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/proc"
 )
 
@@ -91,4 +93,18 @@ func (p *Process) Wait() Result {
 		r.Stderr += fmt.Sprintf("\n(killed: it did not end within %s)", p.timeout)
 	}
 	return r
+}
+
+// TerminateDuring is a faultproxy.Call: it sends SIGTERM while a request is under way, and holds
+// that request for a second. A program that waits for its answer is still there afterwards.
+func (p *Process) TerminateDuring(ctx context.Context, _ faultproxy.Request) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done(): // the program has gone
+		return ctx.Err()
+	case <-time.After(time.Second):
+		return nil
+	}
 }
