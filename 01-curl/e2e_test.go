@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -38,12 +39,7 @@ func TestREADME(t *testing.T) {
 func run(t *testing.T, e *testenv.Env, script string, args ...string) testenv.Result {
 	t.Helper()
 	if script == "gone.sh" { // which an interrupt kills before it can remove its definition
-		t.Cleanup(func() {
-			err := definitions(e).Delete(context.WithoutCancel(e.Context()), notes(e), metav1.DeleteOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				t.Errorf("removing the definition of gone.sh: %v", err)
-			}
-		})
+		e.AtEnd(func(ctx context.Context) error { return definitions(e).Delete(ctx, notes(e), metav1.DeleteOptions{}) })
 	}
 	r := e.Run(testenv.Command{Path: "01-curl/" + script, Args: args, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
@@ -62,9 +58,7 @@ func notes(e *testenv.Env) string { return "notes." + e.Namespace + ".k8s-go.ope
 func configMap(t *testing.T, e *testenv.Env, name string) *corev1.ConfigMap {
 	t.Helper()
 	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.ShowOnFailure(cm)
 	return cm
 }
@@ -73,9 +67,7 @@ func createConfigMap(t *testing.T, e *testenv.Env, name string) *corev1.ConfigMa
 	t.Helper()
 	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return cm
 }
 
@@ -91,9 +83,7 @@ func TestPagesAddUp(t *testing.T) {
 	r := run(t, e, "pages.sh", "7")
 
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var want []string
 	for _, cm := range list.Items {
 		want = append(want, cm.Name)
@@ -114,9 +104,7 @@ func TestAnnotateKeepsTheRest(t *testing.T) {
 	run(t, e, "annotate.sh", "owner", "anna")
 	run(t, e, "annotate.sh", "team", `"quoted" & odd`)
 	ns, err := e.Client.CoreV1().Namespaces().Get(e.Context(), e.Namespace, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := map[string]string{"owner": "anna", "team": `"quoted" & odd`}
 	if diff := cmp.Diff(want, ns.Annotations); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
@@ -131,9 +119,7 @@ func TestPatchTypes(t *testing.T) {
 	e := testenv.New(t)
 	run(t, e, "patch.sh")
 	d, err := e.Client.AppsV1().Deployments(e.Namespace).Get(e.Context(), "patched", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.ShowOnFailure(d)
 	got := map[string]string{}
 	for _, c := range d.Spec.Template.Spec.Containers {
@@ -157,9 +143,7 @@ func TestSubresources(t *testing.T) {
 	e := testenv.New(t)
 	run(t, e, "subresources.sh")
 	d, err := e.Client.AppsV1().Deployments(e.Namespace).Get(e.Context(), "scaled", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.ShowOnFailure(d)
 	if *d.Spec.Replicas != 2 {
 		t.Errorf("spec.replicas = %d, want the 2 of the scale subresource, not the 9 that went to status", *d.Spec.Replicas)
@@ -193,9 +177,7 @@ func TestErrors(t *testing.T) {
 	}
 	// Not one of the refused requests has left something behind.
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(list.Items) != 1 || list.Items[0].Name != "errors" {
 		t.Errorf("%d ConfigMaps, want the one that could be created", len(list.Items))
 	}
@@ -208,9 +190,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "kube-root-ca.crt"}}
 	e.WaitFor(time.Minute, e.Exists(bundle), bundle)
 	list, err := configMaps.List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	createConfigMap(t, e, "before") // history, when the watch begins
 	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "3"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}})
 	e.Eventually(time.Minute, func(context.Context) error {
@@ -223,9 +203,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	if _, err := configMaps.Patch(e.Context(), "live", types.MergePatchType, []byte(`{"data":{"a":"1"}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := configMaps.Delete(e.Context(), "live", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, configMaps.Delete(e.Context(), "live", metav1.DeleteOptions{}))
 	if r := watch.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d at the end of the watch", r.ExitCode)
 	}
@@ -299,22 +277,16 @@ func TestCounterNeedsResourceVersion(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	script, err := os.ReadFile("counter.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	broken := strings.Replace(string(script), "jq '.metadata", "jq 'del(.metadata.resourceVersion) | .metadata", 1)
 	if broken == string(script) {
 		t.Fatal("counter.sh has changed: this test no longer knows how to break it")
 	}
 	dir := t.TempDir()
 	connect, err := os.ReadFile("connect.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, text := range map[string]string{"counter.sh": broken, "connect.sh": string(connect)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	r := e.Run(testenv.Command{Path: filepath.Join(dir, "counter.sh"), Args: []string{"4", "5"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}, Timeout: 5 * time.Minute})
 	if r.ExitCode != 0 {
@@ -398,9 +370,7 @@ func TestSourcedInOneShell(t *testing.T) {
 			}
 			// The caller's own trap stays too, in bash; zsh has none that can be read.
 			tmp := filepath.Join(t.TempDir(), "with a space")
-			if err := os.Mkdir(tmp, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Mkdir(tmp, 0o755))
 			script := `trap 'echo the trap of before' EXIT
 before=$PATH
 source ` + strings.Join(tc.files, " && source ") + ` || exit
@@ -428,22 +398,16 @@ func TestOddCurl(t *testing.T) {
 	e := testenv.New(t)
 	home, bin := t.TempDir(), t.TempDir()
 	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for path, text := range map[string]string{
 		filepath.Join(home, ".curlrc"): "include\nproxy = http://127.0.0.1:1\nuser-agent = odd\n",
 		filepath.Join(bin, "curl"): "#!/bin/sh\nfor a; do [ \"$a\" = --json ] && { echo 'curl: option --json: is unknown' >&2; exit 2; }; done\n" +
 			"exec '" + curl + "' \"$@\"\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r := e.Run(testenv.Command{Path: bash, Args: []string{"-c", `PATH=$0:$PATH exec 01-curl/lost-update.sh`, bin}, Env: []string{
 		"WORKSHOP_NAMESPACE=" + e.Namespace, "HOME=" + home,
 		"HTTPS_PROXY=http://127.0.0.1:1", "https_proxy=http://127.0.0.1:1", "NO_PROXY=", "no_proxy=",
@@ -466,9 +430,7 @@ func TestBadInput(t *testing.T) {
 			"clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1", "certificate-authority-data": "eA=="}}],
 			"users": [{"name": "x", "user": {"token": "t"}}]}`,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, tc := range []struct {
 		name, env, script, arg, want string

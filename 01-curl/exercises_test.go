@@ -18,7 +18,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -400,7 +399,7 @@ func checkFollow(c *check.C) {
 	wait := func(expected string, mistake func(missing, ghosts []string)) {
 		err := c.Until(patience, func(ctx context.Context) error {
 			ignored()
-			mirror, doubled := map[string]bool{}, ""
+			mirror, had, doubled := map[string]bool{}, map[string]bool{}, ""
 			for line := range strings.Lines(script.Stdout()) {
 				sign, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 				switch {
@@ -409,6 +408,8 @@ func checkFollow(c *check.C) {
 					c.Failf(`lines "+ NAME" and "- NAME"`, "the line %q", line)
 				case !known[name]:
 					c.Mistake("error taken for an object", "names of ConfigMaps", fmt.Sprintf("the line %q", line))
+				case sign == "-" && !had[name]:
+					c.Failf("+ "+name+" before - "+name, "the line %q", line)
 				case sign == "+" && mirror[name] && resumed:
 					c.Mistake("version not kept", "each name once, although the watch was cut", fmt.Sprintf("the line %q a second time", line))
 				case sign == "-" && !mirror[name] && resumed:
@@ -427,7 +428,7 @@ func checkFollow(c *check.C) {
 					}
 					c.Mistake("listed again without comparing", "each name once, until it has gone", fmt.Sprintf("the line %q a second time", line))
 				default:
-					mirror[name] = sign == "+"
+					mirror[name], had[name] = sign == "+", true
 				}
 			}
 			last := mirror["emma"]
@@ -557,15 +558,11 @@ func checkCounter(c *check.C) {
 		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"metadata":{"annotations":{"theirs":"kept"},"labels":{"theirs":"kept"},"finalizers":["example.org/wait"]},"data":{"theirs":"kept"}}`), metav1.PatchOptions{})
 		return err
 	}})
-	letGo := func() error {
-		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(context.WithoutCancel(c.Context()), "counter", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	letGo := func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Patch(ctx, "counter", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		return err
 	}
-	c.T.Cleanup(func() { // of a check that has ended before
-		if err := letGo(); err != nil && !apierrors.IsNotFound(err) {
-			c.T.Error(err)
-		}
-	})
+	c.AtEnd(letGo) // of a check that has ended before
 	start := func(args ...string) *testenv.Process {
 		return c.Start(testenv.Command{Path: c.Path("counter.sh"), Args: args, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
 	}
@@ -589,17 +586,19 @@ func checkCounter(c *check.C) {
 	ended(one)
 	cm := counter(c)
 	_, theirs := cm.Data["theirs"]
-	accepted, refused := 0, 0
+	accepted, refused, others := 0, 0, ""
 	for _, r := range p.Requests(puts) {
 		switch r.Code {
 		case http.StatusOK:
 			accepted++
 		case http.StatusConflict:
 			refused++
+		default:
+			others += fmt.Sprintf(", one answered with %d", r.Code)
 		}
 	}
-	held := fmt.Sprintf("labels %v, annotations %v, finalizers %v, data %v; of %d PUTs %d were accepted and %d refused with 409",
-		cm.Labels, cm.Annotations, cm.Finalizers, cm.Data, accepted+refused, accepted, refused)
+	held := fmt.Sprintf("labels %v, annotations %v, finalizers %v, data %v; of the PUTs %d were accepted and %d refused with 409%s",
+		cm.Labels, cm.Annotations, cm.Finalizers, cm.Data, accepted, refused, others)
 	const want = "labels map[theirs:kept], annotations map[count:3 theirs:kept], finalizers [example.org/wait], data map[note:keep me theirs:kept], after 3 accepted PUTs and one that was refused"
 	switch {
 	case cm.Data["note"] == "", theirs && (cm.Annotations["theirs"] == "" || cm.Labels["theirs"] == "" || len(cm.Finalizers) == 0):
@@ -614,7 +613,7 @@ func checkCounter(c *check.C) {
 	if printed := strings.TrimSpace(one.Stdout()); printed != fmt.Sprintf("count: 3 after %d conflicts", refused) {
 		c.Mistake("conflict not printed", fmt.Sprintf("count: 3 after %d conflicts", refused), printed)
 	}
-	c.Must(letGo()) // or the next run could not begin with an object of its own
+	c.Must(letGo(c.Context())) // or the next run could not begin with an object of its own
 
 	refusals := p.MustInject(faultproxy.Rule{Match: puts, Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 6})
 	patient := start("1", "1")

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -28,14 +29,10 @@ func TestEqualUpdateIsNotStored(t *testing.T) {
 	w, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Watch(e.Context(), metav1.ListOptions{
 		ResourceVersion: cm.ResourceVersion, FieldSelector: "metadata.name=same",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer w.Stop()
 	same, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Update(e.Context(), cm, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if same.ResourceVersion != cm.ResourceVersion {
 		t.Errorf("an equal update moved the version from %s to %s", cm.ResourceVersion, same.ResourceVersion)
 	}
@@ -59,9 +56,7 @@ func TestSomeResourcesDemandTheVersion(t *testing.T) {
 	}
 	leases := e.Client.CoordinationV1().Leases(e.Namespace)
 	lease, err := leases.Create(e.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "conditional"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	lease.ResourceVersion = ""
 	if _, err = leases.Update(e.Context(), lease, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "must be specified for an update") {
 		t.Errorf("a Lease: %v, want 422, must be specified for an update", err)
@@ -126,14 +121,10 @@ func TestDeletionIsNotTakenBack(t *testing.T) {
 	if _, err := configMaps.Create(e.Context(), cm, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := configMaps.Delete(e.Context(), "held", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, configMaps.Delete(e.Context(), "held", metav1.DeleteOptions{}))
 	for _, body := range []string{`{"metadata":{"deletionTimestamp":null}}`, `{"metadata":{"finalizers":["example.com/a"]}}`} {
 		got, err := configMaps.Patch(e.Context(), "held", types.MergePatchType, []byte(body), metav1.PatchOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if got.DeletionTimestamp == nil {
 			t.Errorf("%s has taken the deletion back", body)
 		}

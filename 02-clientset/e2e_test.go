@@ -37,6 +37,7 @@ import (
 
 	"github.com/k8s-go/workshop/02-clientset/fake"
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -81,9 +82,7 @@ func history(t *testing.T, e *testenv.Env, resource schema.GroupVersionResource)
 	t.Helper()
 	client := e.Dynamic.Resource(resource).Namespace(e.Namespace)
 	list, err := client.List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return func(last func(apiwatch.Event) bool) []apiwatch.Event {
 		t.Helper()
 		var events []apiwatch.Event
@@ -91,9 +90,7 @@ func history(t *testing.T, e *testenv.Env, resource schema.GroupVersionResource)
 		// from the same version is sent the same events.
 		for range 3 {
 			w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion(), TimeoutSeconds: new(int64(20))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer w.Stop()
 			events = nil
 			for event := range w.ResultChan() {
@@ -132,9 +129,7 @@ func deleted(name string) func(apiwatch.Event) bool {
 func configMap(t *testing.T, e *testenv.Env, name string) *corev1.ConfigMap {
 	t.Helper()
 	cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Get(e.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.ShowOnFailure(cm)
 	return cm
 }
@@ -168,9 +163,7 @@ func TestNodes(t *testing.T) {
 		on[name] = pod.Spec.NodeName
 	}
 	nodes, err := e.Client.CoreV1().Nodes().List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var lines []string
 	for _, node := range nodes.Items {
 		lines = append(lines, fmt.Sprintf("node %s ready=true kubelet=%s", node.Name, node.Status.NodeInfo.KubeletVersion))
@@ -190,21 +183,13 @@ func TestKubeconfig(t *testing.T) {
 	contexts := []string{"context: (in use) nobody", "context:          server-down"}
 	noService := []string{"KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT="}
 	home := t.TempDir()
-	if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(filepath.Join(home, ".kube"), 0o700))
 	data, err := os.ReadFile(k.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(home, ".kube", "config"), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(filepath.Join(home, ".kube", "config"), data, 0o600))
 	// A file that only chooses another context: KUBECONFIG merges, the first one wins.
 	chooser := filepath.Join(t.TempDir(), "chooser")
-	if err := os.WriteFile(chooser, []byte("apiVersion: v1\nkind: Config\ncurrent-context: nobody\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(chooser, []byte("apiVersion: v1\nkind: Config\ncurrent-context: nobody\n"), 0o600))
 	for _, tc := range []struct {
 		name   string
 		args   []string
@@ -379,9 +364,7 @@ func TestErrors(t *testing.T) {
 	}
 	// What was refused has changed nothing.
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(list.Items) != 1 {
 		t.Errorf("%d ConfigMaps, want the one that could be created", len(list.Items))
 	}
@@ -466,9 +449,7 @@ func TestPatch(t *testing.T) {
 		{"apply", map[string]string{"web": "example/web:2", "log": "example/log:1"}, both},
 	} {
 		d, err := e.Client.AppsV1().Deployments(e.Namespace).Get(e.Context(), "patch-"+tc.name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if diff := cmp.Diff(tc.containers, images(d)); diff != "" {
 			t.Errorf("%s: containers (-want +got):\n%s", tc.name, diff)
 		}
@@ -567,9 +548,7 @@ func TestApplyConfigurationsLeaveOut(t *testing.T) {
 			`{"metadata":{"name":"a","namespace":"b"},"spec":{"selector":null,"template":{"metadata":{},"spec":{"containers":null}},"strategy":{}},"status":{}}`},
 	} {
 		got, err := json.Marshal(tc.object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if string(got) != tc.want {
 			t.Errorf("%T is sent as\n%s, want\n%s", tc.object, got, tc.want)
 		}
@@ -604,9 +583,7 @@ func TestWatch(t *testing.T) {
 		"  DELETED early",
 		"  the connection ended")
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=watch"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(list.Items) != 1 || list.Items[0].Name != "live" {
 		t.Errorf("%d ConfigMaps are left, want the one named live", len(list.Items))
 	}
@@ -645,9 +622,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		return nil
 	})
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Signal(os.Interrupt))
 	if r := p.Wait(); r.ExitCode != 1 || !strings.Contains(r.Stderr, "canceled") {
 		t.Errorf("exit code %d, want 1 and the reason\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
@@ -657,9 +632,7 @@ func TestDiscovery(t *testing.T) {
 	e := testenv.New(t)
 	count := func() string {
 		groups, resources, err := e.Client.Discovery().ServerGroupsAndResources()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		n := 0
 		for _, list := range resources {
 			n += len(list.APIResources)
@@ -667,9 +640,7 @@ func TestDiscovery(t *testing.T) {
 		return fmt.Sprintf("%d groups, %d resources and subresources", len(groups), n)
 	}
 	version, err := e.Client.Discovery().ServerVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	program := e.Program("./02-clientset/discovery")
 	var r testenv.Result
 	before := ""
@@ -739,9 +710,7 @@ func TestDiscoveryWithDeadAPI(t *testing.T) {
 			"service":               map[string]any{"namespace": e.Namespace, "name": "nobody", "port": int64(443)},
 		},
 	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(remove)
 	e.Eventually(30*time.Second, func(context.Context) error {
 		if dead, err := failed(); !dead || err != nil {
@@ -799,9 +768,7 @@ func TestDynamic(t *testing.T) {
 	})
 	createPod(t, e, "gated", true)
 	before, err := e.Client.CoreV1().Pods(e.Namespace).Get(e.Context(), "gated", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 
 	inNamespace := func(args ...string) testenv.Result {
 		return e.Run(testenv.Command{Path: program, Args: append([]string{"-namespace", e.Namespace}, args...)})
@@ -814,9 +781,7 @@ func TestDynamic(t *testing.T) {
 	wantOutput(t, inNamespace("deployments.v1.apps"), "none")
 
 	snack, err := snacks.Get(e.Context(), "chips", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if snack.GetAnnotations()["seen"] != "yes" {
 		t.Errorf("annotations %v", snack.GetAnnotations())
 	}
@@ -824,9 +789,7 @@ func TestDynamic(t *testing.T) {
 		t.Errorf("a field that no Go type knows was lost (-want +got):\n%s", diff)
 	}
 	pod, err := e.Client.CoreV1().Pods(e.Namespace).Get(e.Context(), "gated", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if pod.Annotations["seen"] != "yes" {
 		t.Errorf("annotations %v", pod.Annotations)
 	}
@@ -874,9 +837,7 @@ func TestScheme(t *testing.T) {
 	sizes := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^application/(\S+): (\d+) bytes, the same afterwards: true$`).FindAllStringSubmatch(r.Stdout, -1) {
 		n, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		sizes[m[1]] = n
 	}
 	if len(sizes) != 3 || sizes["vnd.kubernetes.protobuf"] >= sizes["json"] {
@@ -948,9 +909,7 @@ func TestPaging(t *testing.T) {
 	e := testenv.New(t)
 	r := run(t, e, "paging", "-objects", "61", "-limit", "7")
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=paging"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(list.Items) != 61 {
 		t.Errorf("%d ConfigMaps, want 61", len(list.Items))
 	}
@@ -969,9 +928,7 @@ func TestPagerMeets410(t *testing.T) {
 	run(t, e, "paging", "-objects", "5", "-limit", "2")
 	p := e.Proxy()
 	client, err := kubernetes.NewForConfig(p.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().ConfigMaps(e.Namespace).List(ctx, options)
 	})
@@ -988,9 +945,7 @@ func TestPagerMeets410(t *testing.T) {
 	p.Clear()
 	p.MustInject(expire)
 	list, _, err := pages.List(e.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if n := meta.LenList(list); n != 5 {
 		t.Errorf("List returned %d objects, want all 5", n)
 	}
@@ -1001,9 +956,7 @@ func TestRealServer(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
 	got, err := fake.Ask(e.Context(), e.Client, e.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := fake.Answers{
 		CreateAgain: "AlreadyExists", GetMissing: "NotFound", ByLabel: 1,
 		UpdateStale: "Conflict", LostUpdate: false, CreateBadName: "Invalid", ByField: 1, UID: true, Finalizer: true,
@@ -1020,18 +973,13 @@ func TestKubectlApply(t *testing.T) {
 	e := testenv.New(t)
 	const group = "kubectl-apply.clientset-test.k8s-go.openshift.org"
 	definitions := e.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	t.Cleanup(func() {
-		err := definitions.Delete(context.WithoutCancel(e.Context()), "menus."+group, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
+	e.AtEnd(func(ctx context.Context) error {
+		return definitions.Delete(ctx, "menus."+group, metav1.DeleteOptions{})
 	})
 	file := filepath.Join(t.TempDir(), "shop.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write(`# only a comment
 ---
@@ -1060,9 +1008,7 @@ courses: 9007199254740993
 	}
 	menus := e.Dynamic.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "menus"}).Namespace(e.Namespace)
 	menu, err := menus.Get(e.Context(), "lunch", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// As a float64 it would have lost its last digit.
 	if menu.Object["courses"] != int64(9007199254740993) {
 		t.Errorf("courses %v", menu.Object["courses"])
@@ -1171,9 +1117,7 @@ func writeKubeconfig(t *testing.T, e *testenv.Env) kubeconfigFile {
 		t.Fatal(err)
 	}
 	request, err := accounts.CreateToken(e.Context(), "nobody", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	config := clientcmdapi.NewConfig()
 	config.Clusters["cluster"] = &clientcmdapi.Cluster{
 		Server: e.Config.Host, TLSServerName: e.Config.ServerName, InsecureSkipTLSVerify: e.Config.Insecure,
@@ -1185,9 +1129,7 @@ func writeKubeconfig(t *testing.T, e *testenv.Env) kubeconfigFile {
 	config.Contexts["server-down"] = &clientcmdapi.Context{Cluster: "down", AuthInfo: "nobody"}
 	config.CurrentContext = "server-down"
 	k := kubeconfigFile{path: filepath.Join(t.TempDir(), "kubeconfig"), token: request.Status.Token}
-	if err := clientcmd.WriteToFile(*config, k.path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, clientcmd.WriteToFile(*config, k.path))
 	return k
 }
 
@@ -1198,9 +1140,7 @@ func TestBadInput(t *testing.T) {
 	k := writeKubeconfig(t, e)
 	noHome := []string{"KUBECONFIG=", "HOME=" + t.TempDir(), "KUBERNETES_SERVICE_HOST=", "KUBERNETES_SERVICE_PORT="}
 	manifest := filepath.Join(t.TempDir(), "manifest.yaml")
-	if err := os.WriteFile(manifest, []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: any}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(manifest, []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: any}\n"), 0o600))
 	type badInput struct {
 		name string
 		args []string

@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	clientfake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // The fake's watch begins at the resourceVersion that a list has returned,
@@ -22,14 +24,10 @@ func TestTheFakesWatchComparesVersions(t *testing.T) {
 	}
 	create("before")
 	list, err := configMaps.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	create("between")
 	w, err := configMaps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer w.Stop()
 	event := <-w.ResultChan()
 	if name := event.Object.(*corev1.ConfigMap).Name; event.Type != watch.Added || name != "between" {

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/e2e-framework/klient/k8s"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -95,18 +96,14 @@ func (r *rolloutTest) create(d *appsv1.Deployment) {
 func (r *rolloutTest) get(name string) *appsv1.Deployment {
 	r.t.Helper()
 	d, err := r.Client.AppsV1().Deployments(r.Namespace).Get(r.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	return d
 }
 
 func (r *rolloutTest) all() (ds map[string]*appsv1.Deployment, resourceVersion string) {
 	r.t.Helper()
 	list, err := r.Client.AppsV1().Deployments(r.Namespace).List(r.Context(), metav1.ListOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	ds = map[string]*appsv1.Deployment{}
 	for i := range list.Items {
 		ds[list.Items[i].Name] = &list.Items[i]
@@ -122,9 +119,7 @@ func (r *rolloutTest) edit(name string, edit func(d *appsv1.Deployment)) {
 		_, err := r.Client.AppsV1().Deployments(r.Namespace).Update(r.Context(), d, metav1.UpdateOptions{})
 		return err
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 }
 
 // quota limits a resource of the namespace and waits until that is enforced.
@@ -207,9 +202,7 @@ func (r *rolloutTest) history(since string, f func(now, before *appsv1.Deploymen
 	r.t.Helper()
 	end, _ := r.all()
 	w, err := r.Client.AppsV1().Deployments(r.Namespace).Watch(r.Context(), metav1.ListOptions{ResourceVersion: since, TimeoutSeconds: new(int64(20))})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	defer w.Stop()
 	seen := map[string]*appsv1.Deployment{}
 	// Somebody always changes: one more write tells where the replay ends.
@@ -386,9 +379,7 @@ func TestRolloutResumes(t *testing.T) {
 		t.Run(tc.signal.String(), func(t *testing.T) {
 			t.Parallel()
 			r, p, _ := stuck(t)
-			if err := p.Signal(tc.signal); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, p.Signal(tc.signal))
 			if result := p.Wait(); result.ExitCode != tc.exitCode || !strings.Contains(result.Stderr, tc.stderr) {
 				t.Errorf("exit code %d, want %d and %q:\n%s", result.ExitCode, tc.exitCode, tc.stderr, result.Stderr)
 			}
@@ -428,9 +419,7 @@ func TestRolloutResumes(t *testing.T) {
 func TestRolloutResumedRollsBackAll(t *testing.T) {
 	t.Parallel()
 	r, p, before := stuck(t)
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Signal(os.Interrupt))
 	p.Wait()
 	r.run(1, "2 Deployments are back", "-image", rolloutNew, "-stages", "1,2,3", "-timeout", "1s")
 	r.same(before)
@@ -439,9 +428,7 @@ func TestRolloutResumedRollsBackAll(t *testing.T) {
 func TestRolloutUndo(t *testing.T) {
 	t.Parallel()
 	r, p, before := stuck(t)
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Signal(os.Interrupt))
 	p.Wait()
 	if result := r.run(0, "", "-rollback", "-dry-run"); !strings.Contains(result.Stdout, "web-2: "+rolloutNew+" -> "+rolloutOld) {
 		t.Errorf("no plan in\n%s", result.Stdout)
@@ -480,9 +467,7 @@ func TestRolloutStopsWhenOthersInterfere(t *testing.T) {
 	t.Run("delete", func(t *testing.T) {
 		t.Parallel()
 		r, p, before := stuck(t)
-		if err := r.Client.AppsV1().Deployments(r.Namespace).Delete(r.Context(), "web-2", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.Client.AppsV1().Deployments(r.Namespace).Delete(r.Context(), "web-2", metav1.DeleteOptions{}))
 		if result := p.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "web-2 is gone") || !strings.Contains(result.Stderr, "1 Deployment is back") {
 			t.Errorf("exit code %d:\n%s", result.ExitCode, result.Stderr)
 		}
@@ -545,9 +530,7 @@ func rolloutKubeconfig(t testing.TB, cluster *clientcmdapi.Cluster, user *client
 	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	config.CurrentContext = "test"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, clientcmd.WriteToFile(*config, path))
 	return path
 }
 
@@ -764,21 +747,15 @@ func (r *rolloutTest) as(verbs string) string {
 				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: meta.Name, Namespace: r.Namespace}}}, metav1.CreateOptions{})
 		}
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	token, err := r.Client.CoreV1().ServiceAccounts(r.Namespace).CreateToken(r.Context(), meta.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	cluster := &clientcmdapi.Cluster{Server: r.Config.Host, CertificateAuthority: r.Config.CAFile, CertificateAuthorityData: r.Config.CAData,
 		InsecureSkipTLSVerify: r.Config.Insecure, TLSServerName: r.Config.ServerName}
 	kubeconfig := rolloutKubeconfig(r.t, cluster, &clientcmdapi.AuthInfo{Token: token.Status.Token})
 	// The authorizer learns of a new role by a watch of its own.
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	r.ready(config, strings.Fields(verbs))
 	return kubeconfig
 }
@@ -795,9 +772,7 @@ func TestRolloutBadInput(t *testing.T) {
 	before, _ := r.all()
 	home := t.TempDir()
 	empty := filepath.Join(home, "empty")
-	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600))
 	good := []string{"-image", rolloutNew, "-container", "main", "-stages", "1,100%"}
 	for _, tc := range []struct {
 		name string
@@ -840,9 +815,7 @@ func TestRolloutBadInput(t *testing.T) {
 func (r *rolloutTest) ready(config *rest.Config, verbs []string) {
 	r.t.Helper()
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	r.Eventually(30*time.Second, func(ctx context.Context) error {
 		for _, verb := range verbs {
 			review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{

@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/semver"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // ownVersions are the modules of k8s.io that are not published from the
@@ -45,13 +47,9 @@ func minors(goMod []byte) (map[string][]string, error) {
 
 func TestOneMinorVersion(t *testing.T) {
 	goMod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	found, err := minors(goMod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(found) != 1 {
 		t.Errorf("the k8s.io modules in go.mod are of %d minor versions, want one for all: %v", len(found), found)
 	}
@@ -72,9 +70,7 @@ func TestMinorsFindsAMix(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			found, err := minors([]byte("module m\n" + tc.goMod + "\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if got := strings.Join(slices.Sorted(maps.Keys(found)), " "); got != tc.want {
 				t.Errorf("minor versions %q, want %q", got, tc.want)
 			}

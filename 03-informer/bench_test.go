@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -28,22 +29,18 @@ func BenchmarkLookup(b *testing.B) {
 			createPods(b, e, pods)
 			factory := informers.NewSharedInformerFactoryWithOptions(e.Client, 0, informers.WithNamespace(e.Namespace))
 			informer := factory.Core().V1().Pods().Informer()
-			if err := informer.AddIndexers(cache.Indexers{
+			fatal.If(b, informer.AddIndexers(cache.Indexers{
 				"node": func(obj any) ([]string, error) { return []string{obj.(*corev1.Pod).Spec.NodeName}, nil },
 				"labels": func(obj any) ([]string, error) {
 					l := obj.(*corev1.Pod).Labels
 					return []string{l["app"] + "/" + l["tier"]}, nil
 				},
-			}); err != nil {
-				b.Fatal(err)
-			}
+			}))
 			ctx, cancel := context.WithCancel(e.Context())
 			defer factory.Shutdown()
 			defer cancel()
 			factory.StartWithContext(ctx)
-			if err := factory.WaitForCacheSyncWithContext(ctx).AsError(); err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, factory.WaitForCacheSyncWithContext(ctx).AsError())
 			for _, by := range []struct {
 				index, key string
 				options    metav1.ListOptions
@@ -87,9 +84,7 @@ func createPods(b *testing.B, e *testenv.Env, n int) {
 		_, err := e.Client.CoreV1().Nodes().Create(e.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: nodeName(e, i)}, Spec: corev1.NodeSpec{Unschedulable: true},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
 	}
 	b.Cleanup(func() {
 		ctx := context.WithoutCancel(e.Context())
@@ -154,13 +149,9 @@ func compareMemory(b *testing.B, encode func(*corev1.Pod) ([]byte, error), decod
 	e := testenv.New(b)
 	pod := realPod(b, e)
 	data, err := pod.Marshal()
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	part, err := encode(pod)
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	whole := func(data []byte) (metav1.Object, error) {
 		var pod corev1.Pod
 		err := pod.Unmarshal(data)
@@ -188,13 +179,9 @@ func heapPerObject(b *testing.B, n int, data []byte, decode func([]byte) (metav1
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	for i := range n {
 		obj, err := decode(data)
-		if err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
 		obj.SetName(fmt.Sprintf("pod-%d", i))
-		if err := store.Add(obj); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, store.Add(obj))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -219,9 +206,7 @@ func realPod(b *testing.B, e *testenv.Env) *corev1.Pod {
 			},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	var pod *corev1.Pod
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		list, err := e.Client.CoreV1().Pods(e.Namespace).List(ctx, metav1.ListOptions{})

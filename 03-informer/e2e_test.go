@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -46,9 +47,7 @@ func caughtUp(t testing.TB, e *testenv.Env) {
 		_, err = e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(),
 			metav1.ListOptions{ResourceVersion: list.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // set creates or changes a ConfigMap so that it has v.
@@ -56,9 +55,7 @@ func set(t testing.TB, e *testenv.Env, name, v string) {
 	t.Helper()
 	_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Apply(e.Context(),
 		applycorev1.ConfigMap(name, e.Namespace).WithData(map[string]string{"v": v}), metav1.ApplyOptions{FieldManager: "test", Force: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // remove deletes a ConfigMap. A list waits until the server's cache is up to date, and
@@ -94,9 +91,7 @@ func start(t *testing.T, e *testenv.Env, name, kubeconfig string, args ...string
 // interrupt ends a program as Ctrl-C does and expects a good end.
 func interrupt(t *testing.T, p *testenv.Process) testenv.Result {
 	t.Helper()
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Signal(os.Interrupt))
 	r := p.Wait()
 	if r.ExitCode != 0 {
 		t.Errorf("exit code %d after an interrupt\n%s", r.ExitCode, r.Stderr)
@@ -254,9 +249,7 @@ func TestIndexersFindWhatSelectorsFind(t *testing.T) {
 		{"app and tier shop/web", "", "app=shop,tier=web"}, {"app and tier shop/db", "", "app=shop,tier=db"}, {"app and tier blog/db", "", "app=blog,tier=db"},
 	} {
 		list, err := e.Client.CoreV1().Pods(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: l.fields, LabelSelector: l.labels})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		fmt.Fprintf(&want, "%s:", l.lookup)
 		for _, pod := range list.Items {
 			fmt.Fprintf(&want, " %s", pod.Name)
@@ -282,14 +275,10 @@ func TestTransformDropsManagedFields(t *testing.T) {
 		t.Fatalf("%v in\n%s", err, r.Stdout)
 	}
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{LabelSelector: "lesson=transform"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	size := func() int {
 		text, err := json.Marshal(list.Items)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return len(text) / len(list.Items)
 	}
 	if len(list.Items) != 20 || size() != plain {
@@ -314,9 +303,7 @@ func TestTransformerSeesNoTombstone(t *testing.T) {
 	p := e.Proxy()
 	set(t, e, "a", "1")
 	client, err := kubernetes.NewForConfig(p.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var mu sync.Mutex
 	passed := map[string]int{} // calls of the transformer by the object's name, or by type for what has none
 	transform := func(obj any) (any, error) {
@@ -335,9 +322,7 @@ func TestTransformerSeesNoTombstone(t *testing.T) {
 	registration, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(obj any) { deleted <- obj },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
 	defer factory.Shutdown()
 	defer cancel()
@@ -504,13 +489,9 @@ func TestWatchErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		token, err := e.Client.CoreV1().ServiceAccounts(e.Namespace).CreateToken(e.Context(), "nobody", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := p.WriteKubeconfig(kubeconfig, e.Namespace, token.Status.Token); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.WriteKubeconfig(kubeconfig, e.Namespace, token.Status.Token))
 		r := run(t, e, "watch-errors", kubeconfig, nil, 1)
 		want := fmt.Sprintf(`configmaps is forbidden: User "system:serviceaccount:%s:nobody" cannot list resource "configmaps"`, e.Namespace)
 		if !strings.Contains(r.Stderr, "watch-errors: giving up: ") || !strings.Contains(r.Stderr, want) {
@@ -593,9 +574,7 @@ func TestRealGone(t *testing.T) {
 		_, err := notes.Create(e.Context(), &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": notesResource.Group + "/v1", "kind": "Note", "metadata": map[string]any{"name": name},
 		}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	note("first")
 
@@ -615,9 +594,7 @@ func TestRealGone(t *testing.T) {
 		}
 		return nil
 	})
-	if err := notes.Delete(e.Context(), "first", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, notes.Delete(e.Context(), "first", metav1.DeleteOptions{}))
 	stall.Remove()
 	prints(t, e, r, "DELETED first\n")
 	note("end")
@@ -632,9 +609,7 @@ func TestRealGone(t *testing.T) {
 	status := func(client dynamic.ResourceInterface, version string) metav1.Status {
 		t.Helper()
 		w, err := client.Watch(e.Context(), metav1.ListOptions{ResourceVersion: version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer w.Stop()
 		event := <-w.ResultChan()
 		s, ok := event.Object.(*metav1.Status)
@@ -644,14 +619,10 @@ func TestRealGone(t *testing.T) {
 		return metav1.Status{Status: s.Status, Code: s.Code, Reason: s.Reason}
 	}
 	throughProxy, err := dynamic.NewForConfig(p.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch"}, Fault: faultproxy.ErrorEvent, Code: 410})
 	list, err := notes.List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	injected := status(throughProxy.Resource(notesResource).Namespace(e.Namespace), list.GetResourceVersion())
 	if diff := cmp.Diff(status(notes, "1"), injected); diff != "" || injected.Code != 410 {
 		t.Errorf("410 (-server +injected):\n%s", diff)
@@ -686,9 +657,7 @@ func createNotes(t *testing.T, e *testenv.Env) schema.GroupVersionResource {
 				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
 		},
 	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := e.Dynamic.Resource(notes).Namespace(e.Namespace).List(ctx, metav1.ListOptions{})
 		return err
@@ -801,9 +770,7 @@ func TestFaultsScript(t *testing.T) {
 				}
 				e := testenv.New(t)
 				temp := filepath.Join(t.TempDir(), "with a space")
-				if err := os.Mkdir(temp, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.Mkdir(temp, 0o700))
 				first, second, _ := strings.Cut(order, " ")
 				script := fmt.Sprintf(`
 					trap 'touch "$TMPDIR/trapped"' EXIT

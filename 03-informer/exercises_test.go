@@ -172,7 +172,7 @@ func checkRepair(c *check.C) {
 	for _, name := range []string{"doomed-410", "last", "changed", "removed"} {
 		l.set(name, "1")
 	}
-	lists := faultproxy.Match{Verb: "list", Resource: "configmaps"}
+	lists := faultproxy.Match{Verb: "list", Resource: "configmaps", If: func(r faultproxy.Request) bool { return !strings.Contains(r.Query, "continue=") }} // further pages are of the same list
 	// watching waits for one more watch than before.
 	watching := func(before int, expected string) {
 		if err := l.until(patience(), func(context.Context) error {

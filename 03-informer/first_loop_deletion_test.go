@@ -6,6 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // With --cascade=foreground a source outlives its copy; here a finalizer keeps it even
@@ -27,9 +29,7 @@ func TestFirstLoopLeavesDeletionsToTheGarbageCollector(t *testing.T) {
 	}
 	for name, policy := range held {
 		finalizers(name, `["test.k8s-go.openshift.org/hold"]`)
-		if err := sources.Delete(l.Context(), name, metav1.DeleteOptions{PropagationPolicy: ptr.To(policy)}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, sources.Delete(l.Context(), name, metav1.DeleteOptions{PropagationPolicy: ptr.To(policy)}))
 	}
 	left := map[string]string{"foreground": "1", "orphan": "1", "orphan-copy": "1"}
 	l.becomes(left)

@@ -14,6 +14,7 @@ import (
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -45,9 +46,7 @@ func (l *loopTest) source(name, v string) {
 	_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Apply(l.Context(), applycorev1.ConfigMap(name, l.Namespace).
 		WithLabels(map[string]string{"mirror": "true"}).WithData(map[string]string{"v": v}).WithBinaryData(map[string][]byte{"b": {0xff}}),
 		metav1.ApplyOptions{FieldManager: "test", Force: true})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, err)
 }
 
 // becomes waits until the namespace holds exactly these ConfigMaps, as name to v.
@@ -127,9 +126,7 @@ func TestFirstLoopKeepsCopies(t *testing.T) {
 		t.Helper()
 		_, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Apply(l.Context(), applycorev1.ConfigMap(name, l.Namespace).WithLabels(map[string]string{key: value}),
 			metav1.ApplyOptions{FieldManager: "labels", Force: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	label("a-copy", "mirror", "true")
 	label("a", "color", "blue")
@@ -300,9 +297,7 @@ func TestFirstLoopStopsGracefully(t *testing.T) {
 	stall := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create"}, Fault: faultproxy.Stall})
 	l.source("a", "1")
 	l.struck(stall)
-	if err := l.process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, l.process.Signal(os.Interrupt))
 	select {
 	case <-l.process.Done():
 		t.Fatal("the program has not waited for its worker")

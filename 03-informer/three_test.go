@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -130,9 +131,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	remove(t, e, "doomed-down")
 	set(t, e, "kept", "end")
 	caughtUp(t, e)
-	if err := p.Up(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Up())
 	down := 0
 	for _, r := range p.Requests(faultproxy.Watches) {
 		if slices.Contains(r.Faults, faultproxy.Unreachable) {
@@ -151,9 +150,7 @@ func TestThreeProgramsUnderTheSameFaults(t *testing.T) {
 	}
 	truth := map[string]string{}
 	list, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(e.Context(), metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, cm := range list.Items {
 		truth[cm.Name] = cm.Data["v"]
 	}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -30,9 +31,7 @@ import (
 func readPair(t testing.TB, path string, first, second any) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	documents := bytes.Split(data, []byte("\n---\n"))
 	if len(documents) != 2 {
 		t.Fatalf("%s has %d documents, want 2", path, len(documents))
@@ -53,18 +52,6 @@ func onlyHere(t testing.TB, e *testenv.Env, selector *metav1.LabelSelector) {
 	selector.MatchLabels = map[string]string{"kubernetes.io/metadata.name": e.Namespace}
 }
 
-// deleteAtEnd deletes cluster-scoped objects when the test ends.
-func deleteAtEnd(t testing.TB, e *testenv.Env, deletions ...func(context.Context) error) {
-	t.Helper()
-	t.Cleanup(func() {
-		for _, d := range deletions {
-			if err := d(context.WithoutCancel(e.Context())); err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
-			}
-		}
-	})
-}
-
 // installKillPolicy installs the lesson's admission policy, renamed, for the
 // CRD in the test's namespace. It returns once the policy is in force.
 func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admissionv1.ValidatingAdmissionPolicy {
@@ -76,7 +63,7 @@ func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admission
 	policy.Spec.MatchConstraints.ResourceRules[0].APIGroups = []string{crd.Spec.Group}
 	onlyHere(t, e, binding.Spec.MatchResources.NamespaceSelector)
 	client := e.Client.AdmissionregistrationV1()
-	deleteAtEnd(t, e,
+	e.AtEnd(
 		func(ctx context.Context) error {
 			return client.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
 		},
@@ -127,9 +114,7 @@ func as(t testing.TB, e *testenv.Env, crd *definition, user string, rules ...rba
 	config := rest.CopyConfig(e.Config)
 	config.Impersonate.UserName = user
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural}
 	policies := client.Resource(gvr).Namespace(e.Namespace)
 	// The authorizer learns of the binding a moment later.
@@ -158,9 +143,7 @@ func TestKillNeedsPermission(t *testing.T) {
 	if err := kill("before"); err != nil {
 		t.Fatalf("before there is a policy: %v", err)
 	}
-	if err := patch("before", `{"metadata": {"finalizers": ["policy.k8s-go.openshift.org/take-back"]}}`); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, patch("before", `{"metadata": {"finalizers": ["policy.k8s-go.openshift.org/take-back"]}}`))
 	policy := installKillPolicy(t, e, crd)
 
 	err := kill("denied")
@@ -281,7 +264,7 @@ func TestRoles(t *testing.T) {
 		for i := range role.Rules {
 			role.Rules[i].APIGroups = []string{group}
 		}
-		deleteAtEnd(t, e, func(ctx context.Context) error { return roles.Delete(ctx, role.Name, metav1.DeleteOptions{}) })
+		e.AtEnd(func(ctx context.Context) error { return roles.Delete(ctx, role.Name, metav1.DeleteOptions{}) })
 	}
 	can := func(user, verb, subresource string) (bool, error) {
 		config := rest.CopyConfig(e.Config)
@@ -347,7 +330,7 @@ func TestRecordAuthor(t *testing.T) {
 	policy.Spec.MatchConstraints.ResourceRules[0].APIGroups = []string{crd.Spec.Group}
 	onlyHere(t, e, binding.Spec.MatchResources.NamespaceSelector)
 	client := e.Client.AdmissionregistrationV1()
-	deleteAtEnd(t, e,
+	e.AtEnd(
 		func(ctx context.Context) error {
 			return client.MutatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
 		},
@@ -358,9 +341,7 @@ func TestRecordAuthor(t *testing.T) {
 	if apierrors.IsNotFound(err) {
 		t.Skip("this cluster does not serve MutatingAdmissionPolicy, which is on by default from Kubernetes 1.36")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := client.MutatingAdmissionPolicyBindings().Create(e.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

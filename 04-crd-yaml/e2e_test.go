@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -97,9 +98,7 @@ func kubectl(t *testing.T, e *testenv.Env, args ...string) testenv.Result {
 func readObject(t *testing.T, path string) (o *unstructured.Unstructured, want string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	first, _ := bufio.NewReader(bytes.NewReader(data)).ReadString('\n')
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(first), "# want: "); ok {
 		want = rest
@@ -172,9 +171,7 @@ func goodExamplesAreAccepted(t *testing.T, e *testenv.Env, crds map[string]*defi
 			crd, version := crds[o.GetKind()], o.GroupVersionKind().Version
 			o.SetAPIVersion(crd.Spec.Group + "/" + version)
 			stored, err := resource(e, crd, version).Create(e.Context(), o, strict)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			// What was written is stored; what was left out or null has its default.
 			spec := map[string]any{}
 			for key, value := range defaults[o.GetKind()] {
@@ -221,9 +218,7 @@ func badExamplesAreRefused(t *testing.T, e *testenv.Env, crds map[string]*defini
 	}
 	for _, crd := range crds {
 		list, err := resource(e, crd, "").List(e.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, o := range list.Items {
 			t.Errorf("the cluster holds the bad %s %s", o.GetKind(), o.GetName())
 		}

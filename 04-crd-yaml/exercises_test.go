@@ -139,6 +139,7 @@ func checkRules(c *check.C) {
 		{"labels", "", `{"spec":{"action":"annotate","podLabel":"other"}}`, false, ""},
 		{"kill-with", `{"action":"kill","podLabel":"unhealthy"}`, "", true, ""},
 		{"kill-with", "", `{"spec":{"podLabel":null}}`, false, removal},
+		{"kill-with", "", `{"spec":{"action":"annotate"}}`, true, ""},
 		{"labels", "", `{"spec":{"action":"kill","podLabel":null}}`, false, "removal accepted"},
 
 		{"kill-selects", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, "", true, "every action is restricted"},
@@ -152,7 +153,10 @@ func checkRules(c *check.C) {
 		{"selects-another-by-expression", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"app","operator":"Exists"}]}}`, "", true, ""},
 
 		{"probes", `{"action":"kill","requiredProbes":["liveness","readiness","startup"]}`, "", true, ""},
+		{"probe-alone", `{"action":"kill","requiredProbes":["startup"]}`, "", true, ""},
+		{"probes-in-another-order", `{"action":"kill","requiredProbes":["startup","liveness"]}`, "", true, ""},
 		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, "", false, "probe named twice"},
+		{"last-probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","startup"]}`, "", false, ""},
 	} {
 		if tc.change != "" {
 			_, err := policies.Patch(c.Context(), tc.name, types.MergePatchType, []byte(tc.change), metav1.PatchOptions{})
@@ -393,6 +397,8 @@ func checkAdmission(c *check.C) {
 	killer.SetFinalizers([]string{"policy.k8s-go.openshift.org/take-back"})
 	_, err := policies.Create(c.Context(), killer, strict)
 	c.Must(err)
+	_, err = policies.Create(c.Context(), object(crd, "mild", map[string]any{"podLabel": "x"}), strict)
+	c.Must(err)
 	var view, edit rbacv1.ClusterRole
 	readPair(c.T, "roles.yaml", &view, &edit)
 	for i := range edit.Rules {
@@ -435,10 +441,14 @@ func checkAdmission(c *check.C) {
 		}
 		return err
 	}
-	change := func(patch string) error {
-		_, err := policies.Patch(c.Context(), "killer", types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dryRun})
+	changeOf := func(client dynamic.ResourceInterface, name, patch string) error {
+		_, err := client.Patch(c.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dryRun})
+		if err != nil && !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+			c.T.Fatal(err)
+		}
 		return err
 	}
+	change := func(patch string) error { return changeOf(policies, "killer", patch) }
 	kill := map[string]any{"action": "kill"}
 	const refused = "in a namespace without the label, a new policy that kills is refused"
 	allowed := sentinel(c, crd)
@@ -476,10 +486,17 @@ func checkAdmission(c *check.C) {
 			c.Fail("a policy that kills already can get "+field, err.Error())
 		}
 	}
-	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`} {
+	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`, "eviction": `{"minIntervalSeconds": 60}`} {
 		if err := change(`{"spec": {"` + field + `": ` + patch + `}}`); err == nil {
 			c.Mistake("a killer can be widened", "a change of "+field+" of a policy that kills already is refused", "the server has accepted it")
 		}
+	}
+	const widened = `{"selector": {"matchLabels": {"app": "shop"}}}`
+	if err := change(`{"metadata": {"labels": {"team": "shop"}}, "spec": ` + widened + `}`); err == nil {
+		c.Mistake("a killer can be widened", "a change of selector of a policy that kills already, together with a label, is refused", "the server has accepted it")
+	}
+	if err := changeOf(policies, "mild", `{"spec": {"action": "kill"}}`); err == nil {
+		c.Mistake("becomes a killer", "a change of a policy that labels into one that kills is refused", "the server has accepted it")
 	}
 	labelNamespace(c.T, c.Env, `"allowed"`)
 	c.Must(c.Until(time.Minute, func(context.Context) error {
@@ -516,6 +533,13 @@ func checkAdmission(c *check.C) {
 		}
 	}
 
+	if err := changeOf(anna, "killer", `{"spec": `+widened+`}`); err == nil {
+		c.Fail("a change of selector of a policy that kills already, from anna, who has no right to pods, is refused", "the server has accepted it")
+	}
+	if err := changeOf(bert, "killer", `{"spec": `+widened+`}`); err != nil {
+		c.Fail("a change of selector of a policy that kills already, from bert, who may create pods/eviction in the namespace, is accepted", err.Error())
+	}
+
 	labelNamespace(c.T, c.Env, `"denied"`)
 	c.Must(c.Until(time.Minute, func(context.Context) error {
 		if allowed() {
@@ -532,7 +556,7 @@ func checkAdmission(c *check.C) {
 func removePolicyAtEnd(c *check.C, name string) {
 	c.T.Helper()
 	client := c.Client.AdmissionregistrationV1()
-	deleteAtEnd(c.T, c.Env,
+	c.AtEnd(
 		func(ctx context.Context) error {
 			return client.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
 		},
@@ -564,7 +588,13 @@ func sentinel(c *check.C, crd *definition) (allowed func() bool) {
 	c.Must(err)
 	return func() bool {
 		_, err := resource(c.Env, crd, "").Create(c.Context(), object(crd, "sentinel", map[string]any{"podLabel": "x"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil || !strings.Contains(err.Error(), name)
+		if err != nil && !strings.Contains(err.Error(), name) {
+			if strings.Contains(err.Error(), "ValidatingAdmissionPolicy") { // of two that refuse, the answer names one
+				c.Fail("a policy that does not kill is accepted", err.Error())
+			}
+			return true
+		}
+		return err == nil
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -33,13 +34,11 @@ func TestRatchetingOfRules(t *testing.T) {
 	}
 	addRule := func(rule string) {
 		t.Helper()
-		if err := update(t, e, crd.Name, func(c *definition) {
+		fatal.If(t, update(t, e, crd.Name, func(c *definition) {
 			edit(t, c, "spec", func(s *props) {
 				s.XValidations = []apiextensionsv1.ValidationRule{{Rule: rule, Message: "the key needs a prefix"}}
 			})
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 
 	addRule("self.podLabel.contains('/')")
@@ -115,9 +114,7 @@ func TestReasonOfAPolicyIsInvalid(t *testing.T) {
 	}
 	client := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	current, err := client.Get(e.Context(), policy.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	policy.ResourceVersion = current.ResourceVersion
 	if _, err := client.Update(e.Context(), policy, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ switch_storage() {
     kubectl replace --filename -
 }
 
-# rewrite makes the server store every object again. An update that changes nothing does that only if
-# the object is stored in another version than the storage version. Then it has another
+# rewrite makes the server store every object again. Where an update changes nothing, the server writes
+# only if the object is stored in another version than the storage version. Then it has another
 # resourceVersion, by our own doing, because we send the one that we have read. That shows once that
 # the server has noticed the switch; from then on, what it does not store again is stored in the new
 # version already. (Of several API servers, each notices by itself.)

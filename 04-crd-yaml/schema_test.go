@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -236,9 +237,7 @@ func TestOptionalOldSelf(t *testing.T) {
 	crdtest.Install(t, e, crd)
 	policies := resource(e, crd, "")
 	must(t)(policies.Create(e.Context(), object(crd, "old", map[string]any{"podLabel": "plain"}), strict))
-	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = later.Spec.Versions }); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = later.Spec.Versions }))
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := policies.Create(ctx, object(crd, "new", map[string]any{"podLabel": "plain"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "the key of a new policy needs a prefix") {
@@ -324,15 +323,11 @@ func TestDefaults(t *testing.T) {
 		"selector": map[string]any{}, "eviction": map[string]any{"minIntervalSeconds": int64(10)}}
 
 	old, err := policies.Create(e.Context(), object(crd, "old", before), strict)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(before, field(old, "spec")); diff != "" {
 		t.Errorf("spec without defaults in the schema (-want +got):\n%s", diff)
 	}
-	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = complete.Spec.Versions }); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, update(t, e, crd.Name, func(c *definition) { c.Spec.Versions = complete.Spec.Versions }))
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		got, err := policies.Get(ctx, "old", metav1.GetOptions{})
 		if err != nil {
@@ -347,9 +342,7 @@ func TestDefaults(t *testing.T) {
 		return nil
 	})
 	created, err := policies.Create(e.Context(), object(crd, "new", before), strict)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(after, field(created, "spec")); diff != "" {
 		t.Errorf("a new object (-want +got):\n%s", diff)
 	}
@@ -377,9 +370,7 @@ func pruning(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 	config := rest.CopyConfig(e.Config)
 	config.WarningHandler = &seen
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const warning = `unknown field "spec.podLable"`
 	for _, tc := range []struct {
 		name, validation string
@@ -402,9 +393,7 @@ func pruning(t *testing.T, e *testenv.Env, crds map[string]*definition) {
 				wantRefused(t, err, tc.err)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if got := field(stored, "spec", "podLable"); got != tc.kept {
 				t.Errorf("the unknown field is %v, want %v", got, tc.kept)
 			}
@@ -430,11 +419,9 @@ func TestRatcheting(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := update(t, e, crd.Name, func(c *definition) {
+	fatal.If(t, update(t, e, crd.Name, func(c *definition) {
 		edit(t, c, "spec.podLabel", func(s *props) { s.Pattern = pattern })
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := policies.Create(ctx, object(crd, "new", map[string]any{"podLabel": "two words"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "should match") {

@@ -2,7 +2,6 @@ package crdyaml
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -30,9 +30,7 @@ import (
 func must(t *testing.T) func(*unstructured.Unstructured, error) *unstructured.Unstructured {
 	return func(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return o
 	}
 }
@@ -46,9 +44,7 @@ func TestDiscoveryListsTheResource(t *testing.T) {
 		"controller.nicoleh.io/v1alpha1":       {"icecreams Icecream", "icecreams/scale Scale", "icecreams/status Icecream"},
 	} {
 		list, err := e.Client.Discovery().ServerResourcesForGroupVersion(gv)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var got []string
 		for _, r := range list.APIResources {
 			got = append(got, r.Name+" "+r.Kind)
@@ -243,9 +239,7 @@ func selectableFields(t *testing.T, e *testenv.Env, crds map[string]*definition)
 	kills := metav1.ListOptions{FieldSelector: "spec.action=kill"}
 	names := func(list *unstructured.UnstructuredList, err error) (names []string) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, o := range list.Items {
 			names = append(names, o.GetName())
 		}
@@ -261,13 +255,9 @@ func selectableFields(t *testing.T, e *testenv.Env, crds map[string]*definition)
 	}
 	// A watch is filtered as well: an object that begins to match is ADDED to it.
 	list, err := policies.List(e.Context(), kills)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w, err := policies.Watch(e.Context(), metav1.ListOptions{FieldSelector: kills.FieldSelector, ResourceVersion: list.GetResourceVersion()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer w.Stop()
 	must(t)(policies.Patch(e.Context(), "a", types.MergePatchType, []byte(`{"spec": {"action": "kill"}}`), metav1.PatchOptions{}))
 	select {
@@ -341,9 +331,7 @@ func TestStorageVersionMigration(t *testing.T) {
 		t.Errorf("an update that changes nothing was written: resourceVersion %s, then %s", old, now)
 	}
 
-	if err := update(t, e, crd.Name, func(c *definition) { c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true }); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, update(t, e, crd.Name, func(c *definition) { c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true }))
 	stored := func(want ...string) {
 		t.Helper()
 		e.Eventually(time.Minute, func(ctx context.Context) error {
@@ -384,9 +372,7 @@ func TestStorageVersionMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored("v1beta1")
-	if err := dropAlpha(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, dropAlpha())
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		if _, err := alpha.Get(ctx, "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
@@ -415,9 +401,7 @@ func TestStorageVersionMigrationOfOneNamespaceIsNotEnough(t *testing.T) {
 	versions := crd.Spec.Versions
 	set := func(change func(*definition)) {
 		t.Helper()
-		if err := update(t, e, crd.Name, change); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, update(t, e, crd.Name, change))
 	}
 	set(func(c *definition) { c.Spec.Versions[0].Storage, c.Spec.Versions[1].Storage = false, true })
 	e.Eventually(time.Minute, func(context.Context) error {
@@ -468,9 +452,7 @@ func TestRetireRunsAgain(t *testing.T) {
 		t.Fatalf("exit code %d:\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	now, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(e.Context(), crd.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(now.Spec.Versions) != 1 || now.Spec.Versions[0].Name != "v1beta1" {
 		t.Errorf("versions %+v, want v1beta1 alone", now.Spec.Versions)
 	}
@@ -489,9 +471,7 @@ func TestDeprecatedVersion(t *testing.T) {
 	config := rest.CopyConfig(e.Config)
 	config.WarningHandler = &seen
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for version, want := range map[string][]string{"v1alpha1": {"use v1beta1, v1alpha1 will go"}, "v1beta1": nil} {
 		seen.list = nil
 		gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}
@@ -514,9 +494,7 @@ func TestNamesConflict(t *testing.T) {
 	second := variant(t, icecreamCRD, "names")
 	second.Spec.Names.ShortNames = []string{"taken"}
 	crdtest.Install(t, e, first)
-	if err := crdtest.Create(t, e, second); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crdtest.Create(t, e, second))
 	ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 	defer cancel()
 	err := crdwait.Established(ctx, e.Config, second.Name)
@@ -524,9 +502,7 @@ func TestNamesConflict(t *testing.T) {
 		t.Errorf("error %v, want one that says whose name is taken", err)
 	}
 	crd, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(e.Context(), second.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, c := range crd.Status.Conditions {
 		if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
 			t.Error("it is established though its names are not accepted")
@@ -570,17 +546,12 @@ func TestDeletingTheDefinitionDeletesObjects(t *testing.T) {
 	o.SetFinalizers([]string{"crd-yaml.k8s-go.openshift.org/held"})
 	must(t)(policies.Create(e.Context(), o, strict))
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
-	release := func() {
-		patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": nil}})
-		_, err := policies.Patch(context.WithoutCancel(e.Context()), "held", types.MergePatchType, patch, metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
+	release := func(ctx context.Context) error {
+		_, err := policies.Patch(ctx, "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
 	}
-	t.Cleanup(release)
-	if err := client.Delete(e.Context(), crd.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	e.AtEnd(release)
+	fatal.If(t, client.Delete(e.Context(), crd.Name, metav1.DeleteOptions{}))
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		o, err := policies.Get(ctx, "held", metav1.GetOptions{})
 		if err == nil && o.GetDeletionTimestamp() == nil {
@@ -590,7 +561,7 @@ func TestDeletingTheDefinitionDeletesObjects(t *testing.T) {
 	})
 	_, err := policies.Create(e.Context(), object(crd, "late", map[string]any{"podLabel": "x"}), strict)
 	wantRefused(t, err, "create not allowed while custom resource definition is terminating")
-	release()
+	fatal.If(t, release(e.Context()))
 	if err := crdwait.Gone(e.Context(), e.Config, crd.Name); err != nil {
 		t.Error(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -111,9 +112,7 @@ func history(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, n
 	ctx, cancel := context.WithTimeout(e.Context(), 20*time.Second)
 	defer cancel()
 	w, err := policies.Watch(ctx, metav1.ListOptions{ResourceVersion: since, FieldSelector: "metadata.name=" + name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer w.Stop()
 	var states []stored
 	for event := range w.ResultChan() {
@@ -134,9 +133,7 @@ func history(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface, n
 func now(t testing.TB, e *testenv.Env, policies dynamic.ResourceInterface) string {
 	t.Helper()
 	list, err := policies.List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return list.GetResourceVersion()
 }
 
@@ -216,9 +213,7 @@ checker reports the same: written false
 `
 	run(t, e, "apply", output)
 	o, err := policies.Get(e.Context(), "apply", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(spec("label", "health-check-missing", "readiness"), o.Object["spec"]); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
@@ -278,9 +273,7 @@ func TestASetWithADefaultCannotBeTakenOver(t *testing.T) {
 		o.Object["spec"] = map[string]any{"action": "kill", "requiredProbes": []any{"startup"}}
 		for range 2 { // applying again does not help
 			stored, err := policies.Apply(e.Context(), "x", o, metav1.ApplyOptions{FieldManager: "anna", Force: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if diff := cmp.Diff(want, field(stored, "spec", "requiredProbes")); diff != "" {
 				t.Errorf("%s: probes after startup alone was applied (-want +got):\n%s", crd.Spec.Group, diff)
 			}
@@ -310,9 +303,7 @@ func informer(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) 
 			t.Fatal(err)
 		}
 	}
-	if err := policies.Delete(e.Context(), "live", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, policies.Delete(e.Context(), "live", metav1.DeleteOptions{}))
 	if r := p.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d", r.ExitCode)
 	}
@@ -330,9 +321,7 @@ func informerEndsOnInterrupt(t *testing.T, e *testenv.Env, _ dynamic.ResourceInt
 		}
 		return nil
 	})
-	if err := p.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Signal(os.Interrupt))
 	if r := p.Wait(); r.ExitCode != 0 || r.TimedOut {
 		t.Errorf("exit code %d, want 0\n%s", r.ExitCode, r.Stderr)
 	}
@@ -366,9 +355,7 @@ func review(t *testing.T, e *testenv.Env, policies dynamic.ResourceInterface) {
 			t.Errorf("exit code %d, output %q, want %q\n%s", r.ExitCode, r.Stdout, want, r.Stderr)
 		}
 		o, err := policies.Get(e.Context(), "reviewed", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if got := o.GetAnnotations()["policy.k8s-go.openshift.org/reviewers"]; got != step.want {
 			t.Errorf("the annotation is %q, want %q", got, step.want)
 		}
@@ -416,9 +403,7 @@ func programsRunTwice(t *testing.T, e *testenv.Env, policies dynamic.ResourceInt
 		}
 	}
 	list, err := policies.List(e.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var names []string
 	for _, o := range list.Items {
 		names = append(names, o.GetName())

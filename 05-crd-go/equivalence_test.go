@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -68,9 +69,7 @@ func answers(t *testing.T, e *testenv.Env, kind string, crd *apiextensionsv1.Cus
 	config := rest.CopyConfig(e.Config)
 	config.WarningHandlerWithContext = rest.NoWarnings{} // of unknown fields, a hundred times
 	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resource := client.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}).Namespace(e.Namespace)
 	answers := map[string]any{}
 	note := func(question string, o *unstructured.Unstructured, err error) {
@@ -142,9 +141,7 @@ func answers(t *testing.T, e *testenv.Env, kind string, crd *apiextensionsv1.Cus
 	// Server-side apply shows list types, map types and keys: they decide who owns what.
 	for _, name := range names {
 		o, err := resource.Get(e.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		o.SetManagedFields(nil)
 		o.SetResourceVersion("")
 		o.SetUID("")
@@ -170,9 +167,7 @@ func answers(t *testing.T, e *testenv.Env, kind string, crd *apiextensionsv1.Cus
 	if err == nil {
 		err = json.Unmarshal(data, table)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	rows := []any{table.ColumnDefinitions}
 	for _, row := range table.Rows {
 		rows = append(rows, row.Cells[:len(row.Cells)-1]) // the last is the age
@@ -191,9 +186,7 @@ func withoutGroup(t *testing.T, answer any, group string) (same any) {
 	if err == nil {
 		err = json.Unmarshal([]byte(strings.ReplaceAll(string(data), group, "GROUP")), &same)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return same
 }
 
@@ -232,9 +225,7 @@ func stable(o *unstructured.Unstructured) map[string]any {
 func readObject(t *testing.T, path string) *unstructured.Unstructured {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	json, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -264,13 +255,9 @@ func normal(t *testing.T, path string) map[string]any {
 	crd := crdtest.Read(t, path)
 	v := crd.Spec.Versions[slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })]
 	data, err := json.Marshal(map[string]any{"name": crd.Name, "group": crd.Spec.Group, "names": crd.Spec.Names, "scope": crd.Spec.Scope, "version": v})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var tree map[string]any
-	if err := json.Unmarshal(data, &tree); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(data, &tree))
 	withoutDescriptions(tree)
 	return tree
 }

@@ -18,6 +18,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,14 +66,18 @@ const zero = `package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 
 	types "github.com/k8s-go/workshop/work/05-crd-go/types"
 )
 
 func main() {
-	if err := json.NewEncoder(os.Stdout).Encode(types.ResourcesPolicy{}); err != nil {
-		panic(err)
+	for _, document := range []string{"{}", "{\"spec\":{\"require\":{\"limits\":true}}}"} {
+		var policy types.ResourcesPolicy
+		if err := errors.Join(json.Unmarshal([]byte(document), &policy), json.NewEncoder(os.Stdout).Encode(policy)); err != nil {
+			panic(err)
+		}
 	}
 }
 `
@@ -135,16 +140,20 @@ func checkTypes(c *check.C) {
 		c.Fail(m.Requirement, held)
 	}
 
-	var sent struct {
+	var unset, limits struct {
 		Spec map[string]any `json:"spec"`
 	}
 	r := c.Run(testenv.Command{Path: program})
-	c.Must(json.Unmarshal([]byte(r.Stdout), &sent))
-	if require, ok := sent.Spec["require"].(map[string]any); ok && len(require) == 0 {
-		delete(sent.Spec, "require")
+	documents := json.NewDecoder(strings.NewReader(r.Stdout))
+	c.Must(errors.Join(documents.Decode(&unset), documents.Decode(&limits)))
+	if require, ok := unset.Spec["require"].(map[string]any); ok && len(require) == 0 {
+		delete(unset.Spec, "require")
 	}
-	if len(sent.Spec) > 0 {
+	if len(unset.Spec) > 0 {
 		c.Mistake("no omitempty", "a ResourcesPolicy in which nothing is set is sent without action, labels, limits and the others", strings.TrimSpace(r.Stdout))
+	}
+	if !equality.Semantic.DeepEqual(limits.Spec["require"], map[string]any{"limits": true}) {
+		c.Mistake("no omitempty", "a ResourcesPolicy that asks for limits alone is sent with require: {limits: true}", "require: "+text(limits.Spec["require"]))
 	}
 }
 
@@ -343,6 +352,20 @@ func checkStatus(c *check.C) {
 		c.Mistake("tries for ever", gaveUp, fmt.Sprintf("%d requests, and no end", p.Count(ours)))
 	case r.ExitCode != 1 || !strings.Contains(r.Stderr, "crud: updating the status: "): // which run says of an error of report
 		c.Failf(gaveUp+", which report returns", "exit code %d\n%s", r.ExitCode, r.Stderr)
+	case p.Count(ours) > 1:
+		c.Failf(gaveUp+", which report returns at once, because it is no conflict", "%d writes of the status", p.Count(ours))
+	}
+
+	if err := policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) { // run has not come that far
+		c.Must(err)
+	}
+	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}, Timeout: check.Patience(20 * time.Second)})
+	const missing = "report returns an error if there is no such policy"
+	switch {
+	case r.TimedOut:
+		c.Fail(missing, "it has not returned")
+	case r.ExitCode != 1:
+		c.Failf(missing, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }
 
@@ -419,10 +442,57 @@ func owners(o *unstructured.Unstructured) string {
 	return strings.Join(list, "\n")
 }
 
+// reviewOnce has a program review one object, and say what review returns.
+const reviewOnce = `package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func init() {
+	if os.Getenv("REVIEW_ONCE") == "" {
+		return
+	}
+	if err := reviewOnce(os.Getenv("REVIEW_ONCE")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func reviewOnce(resource string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	gvr, _ := schema.ParseResourceArg(resource)
+	o, err := review(context.Background(), client.Resource(*gvr).Namespace(os.Getenv("WORKSHOP_NAMESPACE")), "once", "anna")
+	if err != nil {
+		return err
+	}
+	if o == nil {
+		fmt.Println("no object")
+	} else {
+		fmt.Println("resourceVersion", o.GetResourceVersion())
+	}
+	return nil
+}
+`
+
 // checkKeepUnknown lets the program change an object that has a field which only a
 // newer definition knows, while somebody else changes it.
 func checkKeepUnknown(c *check.C) {
-	program := c.Program()
+	program := c.Program(testenv.AddFile("review_once.go", reviewOnce))
 	crd := crdtest.Read(c.T, generatedCRDs[0])
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["gracePeriod"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
@@ -431,7 +501,7 @@ func checkKeepUnknown(c *check.C) {
 	gvr.Group = crd.Spec.Group
 	policies := c.Dynamic.Resource(gvr).Namespace(c.Namespace)
 	const reviewers = "policy.k8s-go.openshift.org/reviewers"
-	for name, annotations := range map[string]map[string]string{"x": {"note": "keep me", reviewers: "joanna"}, "bare": nil, "noted": {"note": "keep me"}} {
+	for name, annotations := range map[string]map[string]string{"x": {"note": "keep me", reviewers: "joanna"}, "bare": nil, "noted": {"note": "keep me"}, "once": nil} {
 		o := policy(name, map[string]any{"action": "kill", "gracePeriod": "5m"})
 		o.SetAPIVersion(gvr.GroupVersion().String())
 		o.SetAnnotations(annotations)
@@ -446,9 +516,10 @@ func checkKeepUnknown(c *check.C) {
 			_, err := policies.Patch(ctx, "x", types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+reviewers+`": "joanna,bert"}}}`), metav1.PatchOptions{})
 			return err
 		}})
+	resource := gvr.Resource + "." + gvr.Version + "." + gvr.Group
 	review := func(name string) (testenv.Result, *unstructured.Unstructured) {
 		r := c.Run(testenv.Command{Path: program, Args: []string{"-kubeconfig", p.Kubeconfig, "-namespace", c.Namespace,
-			"-resource", gvr.Resource + "." + gvr.Version + "." + gvr.Group, "-reviewer", "anna", name}})
+			"-resource", resource, "-reviewer", "anna", name}})
 		o, err := policies.Get(c.Context(), name, metav1.GetOptions{})
 		c.Must(err)
 		return r, o
@@ -491,6 +562,14 @@ func checkKeepUnknown(c *check.C) {
 			c.Mistake("empty name", want, "reviewers ,anna")
 		case r.ExitCode != 0 || o.GetAnnotations()[reviewers] != "anna":
 			c.Failf(want, "annotations %s, exit code %d\n%s", text(o.GetAnnotations()), r.ExitCode, r.Stderr)
+		}
+	}
+	for _, when := range []string{"", ", also where nothing is written"} {
+		r := c.Run(testenv.Command{Path: program, Env: []string{"REVIEW_ONCE=" + resource, "KUBECONFIG=" + p.Kubeconfig}})
+		stored, err := policies.Get(c.Context(), "once", metav1.GetOptions{})
+		c.Must(err)
+		if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != want {
+			c.Failf("review returns the object as it is stored then, with "+want+when, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -30,9 +31,7 @@ func TestGenerations(t *testing.T) {
 	want := func(what string, generation int64) {
 		t.Helper()
 		o, err := policies.Get(e.Context(), "x", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if o.GetGeneration() != generation {
 			t.Errorf("%s: generation %d, want %d", what, o.GetGeneration(), generation)
 		}
@@ -46,9 +45,7 @@ func TestGenerations(t *testing.T) {
 	want("created", 1)
 	patch(`{"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}`)
 	want("labelled and annotated", 1)
-	if err := policies.Delete(e.Context(), "x", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, policies.Delete(e.Context(), "x", metav1.DeleteOptions{}))
 	want("waiting for its finalizer", 2)
 	patch(`{"metadata": {"finalizers": null}}`)
 }
@@ -72,9 +69,7 @@ func TestOwnersOfDefaults(t *testing.T) {
 		} else {
 			stored, err = policies.Apply(e.Context(), name, o, metav1.ApplyOptions{FieldManager: "anna"})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if field(stored, "spec", "requiredProbes") == nil {
 			t.Errorf("%s: the default is missing", name)
 		}

@@ -75,7 +75,8 @@ func fields(document string) map[string]any {
 
 func checkTag(c *check.C) {
 	const whole, short = `{"flavor":"caramel","milliLiters":40,"sugarFree":true}`, `{"flavor":"mint","milliLiters":0}`
-	lines := echoed(c, "tag", "SauceSpec", whole, short)
+	const nothing, zero = `{}`, `{"flavor":"","milliLiters":0}`
+	lines := echoed(c, "tag", "SauceSpec", whole, short, nothing)
 	got, unset := fields(lines[0]), fields(lines[1])
 	_, sent := unset["sugarFree"]
 	switch expected := "a client that has read " + whole + " sends the same"; {
@@ -87,6 +88,8 @@ func checkTag(c *check.C) {
 		c.Mistake("no omitempty", "a client that has read "+short+" sends no sugarFree", lines[1])
 	case !equality.Semantic.DeepEqual(unset, fields(short)):
 		c.Fail("a client that has read "+short+" sends the same", lines[1])
+	case !equality.Semantic.DeepEqual(fields(lines[2]), fields(zero)):
+		c.Fail("a client that has set nothing sends "+zero+", because both are required", lines[2])
 	}
 }
 

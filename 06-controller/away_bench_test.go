@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -47,9 +48,7 @@ func BenchmarkServerAway(b *testing.B) {
 				cut.Remove()
 				f.patch("heard", spec)
 				_ = f.Hold(10*time.Second, func() error { return nil })
-				if err := f.Proxy.Up(); err != nil {
-					b.Fatal(err)
-				}
+				fatal.If(b, f.Proxy.Up())
 				back := time.Now()
 				for _, name := range []string{"heard", "repeated"} {
 					f.Eventually(2*time.Minute, func(context.Context) error {

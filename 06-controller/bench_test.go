@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -72,9 +73,7 @@ func BenchmarkSteadyState(b *testing.B) {
 		const count = 20
 		e, own := newIcecreamBench(b)
 		for i := range count {
-			if err := createIcecream(e.Context(), own, fmt.Sprintf("object-%03d", i)); err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, createIcecream(e.Context(), own, fmt.Sprintf("object-%03d", i)))
 		}
 		steadyState(b, e, icecreamProgram, count, 3, func() {
 			e.Eventually(5*time.Minute, func(ctx context.Context) error {
@@ -107,9 +106,7 @@ func steadyState(b *testing.B, e *testenv.Env, program string, objects, informer
 				s = start()
 			}
 			reconciled, err := s.Metric("controller_reconciles_total")
-			if err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, err)
 			began := time.Now()
 			e.Eventually(5*time.Minute, func(context.Context) error {
 				now, err := s.Metric("controller_reconciles_total")

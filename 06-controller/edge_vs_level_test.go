@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -140,9 +141,7 @@ func (k *keepers) start() {
 func (k *keepers) kill() {
 	k.t.Helper()
 	for _, p := range k.running {
-		if err := p.Signal(syscall.SIGKILL); err != nil {
-			k.t.Fatal(err)
-		}
+		fatal.If(k.t, p.Signal(syscall.SIGKILL))
 		<-p.Done()
 	}
 }
@@ -176,9 +175,7 @@ func (k *keepers) deleteOneOfEach() {
 func (k *keepers) pods() map[string][]string {
 	k.t.Helper()
 	list, err := k.e.Client.CoreV1().Pods(k.e.Namespace).List(k.e.Context(), metav1.ListOptions{})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	fatal.If(k.t, err)
 	names := map[string][]string{}
 	for _, pod := range list.Items {
 		style := pod.Labels["keeper"]

@@ -654,14 +654,16 @@ func checkFindTheBugs(c *check.C) {
 	program := c.Program()
 	f := icecreamTestOf(c.T, c.Env, program)
 	s := controllertest.Runs(c, f.Controller)
-	s.Until("a controller that watches Icecreams and Deployments", func(context.Context) error {
+	if err := s.Within(check.Patience(time.Minute), func(context.Context) error {
 		for _, resource := range []string{"icecreams", "deployments"} {
 			if watches := f.requests("watch*", resource); len(watches) == 0 || watches[0].Events == 0 {
-				return fmt.Errorf("no watch of %s:\n%s", resource, s.Log())
+				return fmt.Errorf("no watch of %s has come yet; the program has said at last:\n%s", resource, s.Log())
 			}
 		}
 		return nil
-	})
+	}); err != nil {
+		c.Fail("a controller that watches Icecreams and Deployments", err.Error())
+	}
 	s.Kill()
 	t, ok := c.T.(*testing.T)
 	if !ok {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -20,13 +21,9 @@ func TestClientGoRepeatsA429(t *testing.T) {
 	e := testenv.New(t)
 	proxy := e.Proxy()
 	config, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	gets := faultproxy.Match{Verb: "get", Resource: "serviceaccounts", Name: "default"}
 	answer := faultproxy.Rule{Match: gets, Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second}
 	proxy.MustInject(answer)

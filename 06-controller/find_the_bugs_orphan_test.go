@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -17,13 +18,9 @@ func TestTheSolutionHearsThatADeploymentWasTakenAway(t *testing.T) {
 	s.watches()
 	defer s.Kill()
 	ice := s.create("given", "given", 0)
-	if err := s.owned(ice, collected); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.owned(ice, collected))
 	old := s.patchDeployment("given", `{"metadata":{"ownerReferences":null}}`)
-	if err := s.deployments.Delete(e.Context(), "given", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.deployments.Delete(e.Context(), "given", metav1.DeleteOptions{}))
 	if err := s.owned(ice, 3*soon, *old); err != nil {
 		t.Error(err)
 	}

@@ -22,6 +22,7 @@ import (
 	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -42,9 +43,7 @@ func newPolicyBench(b *testing.B) *policyBench {
 	e := testenv.New(b)
 	crdtest.Share(b, e, policies)
 	client, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	p := &policyBench{Env: e, b: b, policies: client.PolicyV1alpha1().HealthCheckPolicies(e.Namespace)}
 	b.Cleanup(p.remove)
 	return p
@@ -212,19 +211,13 @@ func (p *policyBench) flip(policies int, selected bool) time.Duration {
 	ctx, cancel := context.WithTimeout(p.Context(), 5*time.Minute)
 	defer cancel()
 	list, err := p.policies.List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		p.b.Fatal(err)
-	}
+	fatal.If(p.b, err)
 	// A busy server ends a watch that does not keep up; this one resumes.
 	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: p.policies.Watch})
-	if err != nil {
-		p.b.Fatal(err)
-	}
+	fatal.If(p.b, err)
 	defer w.Stop()
 	started := time.Now()
-	if err := p.move(podName(0), team); err != nil {
-		p.b.Fatal(err)
-	}
+	fatal.If(p.b, p.move(podName(0), team))
 	done := map[string]bool{}
 	for event := range w.ResultChan() {
 		policy, ok := event.Object.(*v1alpha1.HealthCheckPolicy)
@@ -352,13 +345,9 @@ func (p *policyBench) changes(n, perSecond int, team func(i int) string, marks b
 	defer cancel()
 	pods := p.Client.CoreV1().Pods(p.Namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		p.b.Fatal(err)
-	}
+	fatal.If(p.b, err)
 	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{WatchFuncWithContext: pods.Watch})
-	if err != nil {
-		p.b.Fatal(err)
-	}
+	fatal.If(p.b, err)
 	defer w.Stop()
 
 	sent := make([]time.Time, n)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -39,9 +40,7 @@ func TestAnEvictionCostsFewRequests(t *testing.T) {
 	workqueue.ParallelizeUntil(f.Context(), 8, candidates, func(i int) {
 		_, errs[i] = f.pods.Create(f.Context(), newPod(fmt.Sprintf("pod-%03d", i), withoutProbes, owned), metav1.CreateOptions{})
 	})
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(errs...))
 	f.policy("example", specOf("kill", every(600)))
 	f.Start()
 	throttled := hindered("Throttled", fmt.Sprintf("Throttled: %d pods", candidates-1))
@@ -184,9 +183,7 @@ func TestKillAfterTheClockWasSetForward(t *testing.T) {
 	f.Command.Args = append(f.Command.Args, "-resync", "1s")
 	f.Start()
 	f.expect("example", counted(1, 0), hindered("Throttled", "Throttled: 1 pod"))
-	if err := os.WriteFile(offset, []byte("1h"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(offset, []byte("1h"), 0o644))
 	f.resyncs(3)
 	if all := f.evicted(); len(all) != 1 {
 		t.Errorf("%d evictions within 600 s, because the clock was set forward", len(all))

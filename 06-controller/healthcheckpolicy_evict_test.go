@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
@@ -73,9 +74,7 @@ func (f *policyTest) budget(name string, minAvailable int) {
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt(minAvailable)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	f.Eventually(time.Minute, func(ctx context.Context) error {
 		b, err := budgets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -229,7 +228,7 @@ func TestKillKeepsTheIntervalAfterARefusal(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		f.pod(name, withoutProbes, owned)
 	}
-	refused := f.Inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: 409})
+	refused := f.Inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: 429})
 	f.policy("example", specOf("kill", every(60)))
 	f.Start()
 	f.expect("example", counted(2, 0), hindered("Throttled", "Throttled: 2 pods"))
@@ -313,9 +312,7 @@ func TestKillRespectsBudgets(t *testing.T) {
 	f.expectEvicted(1)
 
 	// The budget goes, and so does the next pod once the hour is over.
-	if err := f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace).Delete(f.Context(), "budget", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Client.PolicyV1().PodDisruptionBudgets(f.Namespace).Delete(f.Context(), "budget", metav1.DeleteOptions{}))
 	f.change("example", `{"spec":{"eviction":{"minIntervalSeconds":1}}}`)
 	f.alive()
 	f.expect("example", counted(0, 0), done)
@@ -460,8 +457,8 @@ func TestKillWaitsForRetryAfter(t *testing.T) {
 
 func TestKillThatIsNotAllowed(t *testing.T) {
 	t.Parallel()
-	for reason, code := range map[string]int{"Forbidden": 403, "Refused": 400} {
-		t.Run(reason, func(t *testing.T) {
+	for code, reason := range map[int]string{403: "Forbidden", 400: "Refused", 404: "Refused", 409: "Refused"} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
 			f := startPolicyTest(t)
 			owned := f.controlled()

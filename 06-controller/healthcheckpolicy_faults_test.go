@@ -127,9 +127,11 @@ func TestConvergesAgainstARival(t *testing.T) {
 func TestAPoisonousPodHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]faultproxy.Rule{
-		"always 500":   {Fault: faultproxy.Answer, Code: 500},
-		"never an end": {Fault: faultproxy.Stall},
-		"refused":      {Fault: faultproxy.Answer, Code: 422},
+		"always 500":                   {Fault: faultproxy.Answer, Code: 500},
+		"never an end":                 {Fault: faultproxy.Stall},
+		"refused":                      {Fault: faultproxy.Answer, Code: 422},
+		"refused as if it had changed": {Fault: faultproxy.Answer, Code: 409},
+		"refused as if it were gone":   {Fault: faultproxy.Answer, Code: 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +146,7 @@ func TestAPoisonousPodHoldsUpNoOther(t *testing.T) {
 			f.pod("db", withoutProbes, labelled("app", "db"))
 			f.expectMarks(map[string]string{"a": "true", "z": "true", "db": "true"})
 			f.expect("other", counted(1, 0), done)
-			if name == "refused" {
+			if strings.HasPrefix(name, "refused") {
 				f.expect("example", counted(4, 0), hindered("Refused", "Refused: 1 pod. The server says: injected by faultproxy"))
 			}
 			i.Remove()

@@ -9,13 +9,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 func TestLabelMarksThePodsThatLackAProbe(t *testing.T) {
@@ -39,9 +43,7 @@ func TestLabelMarksThePodsThatLackAProbe(t *testing.T) {
 
 	// The API server has recorded who put the label there, and nothing else.
 	p, err := f.pods.Get(f.Context(), "none", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var managers []string
 	for _, e := range p.ManagedFields {
 		if strings.HasPrefix(e.Manager, "healthcheckpolicy") {
@@ -77,9 +79,7 @@ func TestAnnotateSaysWhatIsMissing(t *testing.T) {
 	f.policy("example", specOf("annotate", requiring("startup", "readiness", "liveness")))
 	f.expect("example", counted(3, 0), done)
 	found, err := f.marked(f.Context(), "lacks")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	text := strings.TrimPrefix(found["many"], "annotation ")
 	if len(text) != 1024 || !strings.HasSuffix(text, "...") || !strings.HasPrefix(text, "container-00: liveness, readiness, startup; container-01: liveness") {
 		t.Errorf("a long text: %d bytes: %s", len(text), text)
@@ -146,9 +146,7 @@ func TestPodsThatDoNotCount(t *testing.T) {
 	f.pod("deleted", withoutProbes, f.held())
 	f.phase("succeeded", corev1.PodSucceeded)
 	f.phase("failed", corev1.PodFailed)
-	if err := f.pods.Delete(f.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.pods.Delete(f.Context(), "deleted", metav1.DeleteOptions{}))
 	f.policy("example", specOf("label"))
 	f.Start()
 	f.expect("example", counted(1, 0), done)
@@ -157,9 +155,7 @@ func TestPodsThatDoNotCount(t *testing.T) {
 	// A marked pod that is being deleted is left alone, and holds nothing up.
 	f.pod("going", withoutProbes, f.held())
 	f.expect("example", counted(2, 0), done)
-	if err := f.pods.Delete(f.Context(), "going", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.pods.Delete(f.Context(), "going", metav1.DeleteOptions{}))
 	f.expect("example", counted(1, 0), done)
 	f.removed("example")
 	f.expectMarks(map[string]string{"going": "true"})
@@ -434,6 +430,75 @@ func TestDeletedPolicySaysWhatHoldsIt(t *testing.T) {
 	}
 }
 
+// The finalizer may not be removed, and the server says so in other words each time.
+func TestDeletedPolicyWaitsBetweenItsTries(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	f.pod("a", withoutProbes)
+	f.policy("example", specOf("label"))
+	f.policy("probe", specOf("kill", selecting("x=y")))
+	f.expect("example", counted(1, 0), done)
+	allow := refuses(t, f.Env, admissionv1.Update, "policy.k8s-go.openshift.org", "healthcheckpolicies", "object.metadata.name != 'probe' && !has(oldObject.metadata.deletionTimestamp)",
+		"'not at ' + oldObject.metadata.resourceVersion", func(ctx context.Context) error {
+			_, err := f.policies.Patch(ctx, "probe", types.MergePatchType, []byte(`{"metadata":{"annotations":{"x":"y"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+	f.remove("example")
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return hasCondition(p, "Enforced", metav1.ConditionFalse, "Forbidden")
+	})
+	time.Sleep(5 * time.Second)
+	if n := len(f.Proxy.Requests(faultproxy.Match{Verb: finalizers.Verb, Resource: finalizers.Resource, Name: "example", If: finalizers.If})); n > 8 {
+		t.Errorf("%d tries in five seconds, though the pauses are a second at least", n)
+	}
+	allow()
+	f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
+	f.expectMarks(map[string]string{})
+}
+
+// refuses has an admission policy refuse what differs from an expression, and waits until try meets it.
+func refuses(t *testing.T, e *testenv.Env, operation admissionv1.OperationType, group, resource, unless, message string, try func(context.Context) error) (allow func()) {
+	t.Helper()
+	ctx, api := context.WithoutCancel(e.Context()), e.Client.AdmissionregistrationV1()
+	named := metav1.ObjectMeta{Name: e.Namespace}
+	if _, err := api.ValidatingAdmissionPolicies().Create(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.Namespace}},
+			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{operation},
+				Rule: admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}}}}},
+		},
+		Validations: []admissionv1.Validation{{Expression: unless, MessageExpression: message, Reason: ptr.To(metav1.StatusReasonForbidden)}},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	allow = func() {
+		if err := api.ValidatingAdmissionPolicyBindings().Delete(ctx, e.Namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() {
+		allow()
+		if err := api.ValidatingAdmissionPolicies().Delete(ctx, e.Namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := api.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named,
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: e.Namespace, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if err := try(ctx); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("the policy does not work yet: %w", err)
+		}
+		return nil
+	})
+	return allow
+}
+
 // Somebody removes the finalizer by force, and the first try to take the mark back is refused.
 func TestMarksAreTakenBackWithoutTheFinalizer(t *testing.T) {
 	t.Parallel()
@@ -464,9 +529,7 @@ func TestNamespaceCanBeDeleted(t *testing.T) {
 	f.policy("kills", specOf("kill"))
 	f.expect("label", counted(5, 0), done)
 	f.expect("note", counted(5, 0), done)
-	if err := f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}))
 	f.Eventually(namespaceGoes, func(ctx context.Context) error {
 		ns, err := f.Client.CoreV1().Namespaces().Get(ctx, f.Namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

@@ -22,6 +22,7 @@ import (
 	typedpolicy "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -47,9 +48,7 @@ func policyTestOf(t testing.TB, e *testenv.Env, program string) *policyTest {
 	t.Helper()
 	crdtest.Share(t, e, policies)
 	client, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f := &policyTest{controllertest.New(t, e, program), client.PolicyV1alpha1().HealthCheckPolicies(e.Namespace), e.Client.CoreV1().Pods(e.Namespace)}
 	t.Cleanup(f.release)
 	return f
@@ -114,9 +113,7 @@ func withKey(key string) func(*v1alpha1.HealthCheckPolicySpec) {
 func (f *policyTest) policy(name string, spec v1alpha1.HealthCheckPolicySpec) *v1alpha1.HealthCheckPolicy {
 	f.T.Helper()
 	p, err := f.policies.Create(f.Context(), &v1alpha1.HealthCheckPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return p
 }
 
@@ -124,17 +121,13 @@ func (f *policyTest) policy(name string, spec v1alpha1.HealthCheckPolicySpec) *v
 func (f *policyTest) change(name, patch string) *v1alpha1.HealthCheckPolicy {
 	f.T.Helper()
 	p, err := f.policies.Patch(f.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return p
 }
 
 func (f *policyTest) remove(name string) {
 	f.T.Helper()
-	if err := f.policies.Delete(f.Context(), name, metav1.DeleteOptions{}); err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, f.policies.Delete(f.Context(), name, metav1.DeleteOptions{}))
 }
 
 // removed removes a policy, and waits until it is gone.
@@ -184,9 +177,7 @@ var (
 func (f *policyTest) pod(name string, containers []string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	f.T.Helper()
 	p, err := f.pods.Create(f.Context(), newPod(name, containers, changes...), metav1.CreateOptions{FieldManager: "user"})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return p
 }
 
@@ -203,9 +194,7 @@ func annotated(key, value string) func(*corev1.Pod) {
 func (f *policyTest) controlled() func(*corev1.Pod) {
 	f.T.Helper()
 	owner, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(f.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "owner-"}}, metav1.CreateOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return func(p *corev1.Pod) {
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
 	}
@@ -235,9 +224,7 @@ func (f *policyTest) phase(name string, phase corev1.PodPhase) {
 // deletePod deletes a pod and waits until it is gone.
 func (f *policyTest) deletePod(name string) {
 	f.T.Helper()
-	if err := f.pods.Delete(f.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, f.pods.Delete(f.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}))
 	f.Eventually(time.Minute, func(ctx context.Context) error {
 		if _, err := f.pods.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("pod %s is still there (%v)", name, err)
@@ -250,11 +237,9 @@ func (f *policyTest) deletePod(name string) {
 func (f *policyTest) held() func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Finalizers = []string{"workshop.k8s-go.dev/test"}
-		f.T.Cleanup(func() {
-			_, err := f.pods.Patch(context.WithoutCancel(f.Context()), p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				f.T.Errorf("removing the finalizer of pod %s: %v", p.Name, err)
-			}
+		f.AtEnd(func(ctx context.Context) error {
+			_, err := f.pods.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			return err
 		})
 	}
 }
@@ -362,9 +347,7 @@ func (f *policyTest) resyncs(policies int) {
 	f.T.Helper()
 	const added = `workqueue_adds_total{name="healthcheckpolicy"}`
 	first, err := f.Metric(added)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	f.Eventually(time.Minute, func(context.Context) error {
 		now, err := f.Metric(added)
 		if err != nil {

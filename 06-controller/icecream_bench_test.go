@@ -22,6 +22,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -93,9 +94,7 @@ func newIcecreamBench(b *testing.B) (*testenv.Env, typedicecream.IcecreamInterfa
 	e := testenv.New(b)
 	crdtest.Share(b, e, icecreams)
 	client, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	return e, client.IcecreamV1alpha1().Icecreams(e.Namespace)
 }
 
@@ -230,9 +229,7 @@ func race(b *testing.B, e *testenv.Env, count int, create func(ctx context.Conte
 		t.available = time.Since(started)
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	return t
 }
 

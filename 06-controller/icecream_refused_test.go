@@ -17,8 +17,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/testenv"
 )
 
 // refusedWith checks that the status reports a refusal, and what the server has said.
@@ -83,11 +85,30 @@ func TestIcecreamReportsAQuota(t *testing.T) {
 
 	// Another namespace's quota would be as full as this one: only a change of the
 	// Icecream says that it may be worth another try, and that one is made at once.
-	if err := quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}))
 	f.patch("vanilla", `{"spec":{"replicas":1}}`)
 	f.until("vanilla", isAvailable)
+}
+
+// What is refused in other words each time is tried again later and later, by the controller of the tasks, too.
+func TestIcecreamRefusedInOtherWords(t *testing.T) {
+	t.Parallel()
+	for program, args := range map[string][]string{icecreamProgram: nil, "./06-controller/simple": {"-namespace"}} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			f := icecreamTestOf(t, e, e.Program(program))
+			if args == nil {
+				f.Start()
+			} else {
+				f.Command.Args, f.Command.Env = append(args, e.Namespace), append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
+				f.Process = e.Start(f.Command)
+			}
+			if err := icecreamtest.RefusedInOtherWords(f.Test); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestIcecreamReportsARefusedCorrection(t *testing.T) {
@@ -131,9 +152,7 @@ func TestIcecreamDoesNotRaceTheGarbageCollector(t *testing.T) {
 	ice := f.until("vanilla", isAvailable)
 	f.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
 	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
-	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}))
 	f.Eventually(collected, func(ctx context.Context) error {
 		if _, err := f.icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the Icecream is still there (%v)", err)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -20,6 +19,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -121,19 +121,10 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	ice := f.create("vanilla", "cone", 0)
 	f.Struck(late, 1)
 	f.Eventually(time.Minute, func(context.Context) error { return delivered(ice.ResourceVersion) })
-	finalizers := func(list string) {
-		_, err := f.icecreams.Patch(context.WithoutCancel(f.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	}
-	finalizers(`["test.k8s-go.openshift.org/hold"]`)
-	t.Cleanup(func() { finalizers("null") })
+	f.holdVanilla()
 	// The controller does not hear that the Icecream is being deleted, too.
 	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
-	if err := f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}))
 	late.Remove()
 	f.Eventually(namespaceGoes, func(context.Context) error {
 		if posts := f.requests("create", "deployments"); posts[0].Code != http.StatusForbidden {
@@ -156,6 +147,51 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	}
 }
 
+// holdVanilla gives the Icecream vanilla a finalizer, which goes when the test ends.
+func (f *icecreamTest) holdVanilla() {
+	f.T.Helper()
+	f.Patch("vanilla", `{"metadata":{"finalizers":["test.k8s-go.openshift.org/hold"]}}`)
+	f.AtEnd(func(ctx context.Context) error {
+		_, err := f.icecreams.Patch(ctx, "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	})
+}
+
+// A namespace goes that many Deployments have been deleted in. One of the Icecreams finds that out for all.
+func TestManyIcecreamsInANamespaceThatGoes(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	f.Start()
+	const many = 20
+	for n := range many {
+		f.create(fmt.Sprintf("vanilla-%d", n), fmt.Sprintf("cone-%d", n), 0)
+	}
+	for n := range many {
+		f.until(fmt.Sprintf("vanilla-%d", n), icecreamtest.IsAvailable)
+	}
+	going := make(chan struct{})
+	waits := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Call, Times: -1, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		select {
+		case <-going:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}})
+	fatal.If(t, f.deployments.DeleteCollection(f.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	f.Struck(waits, 1)
+	time.Sleep(time.Second) // the workers meet them all
+	fatal.If(t, f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}))
+	close(going)
+	if err := f.Hold(5*time.Second, func() error {
+		if n := len(f.requests("create", "deployments")) - many; n > 2 {
+			return fmt.Errorf("%d POSTs into a namespace that goes", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // An Icecream is being deleted, which its watch does not say yet, and the name that it waits for becomes free.
 func TestIcecreamThatGoesGetsNoChild(t *testing.T) {
 	t.Parallel()
@@ -165,21 +201,11 @@ func TestIcecreamThatGoesGetsNoChild(t *testing.T) {
 	f.create("vanilla", "cone", 0)
 	f.until("vanilla", isRefused)
 	before := len(f.requests("create", "deployments")) // one, if its cache did not show the foreign one yet
-	finalizers := func(list string) {
-		if _, err := f.icecreams.Patch(context.WithoutCancel(f.Context()), "vanilla", types.MergePatchType, []byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	}
-	finalizers(`["test.k8s-go.openshift.org/hold"]`)
-	t.Cleanup(func() { finalizers("null") })
+	f.holdVanilla()
 	held := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold})
-	if err := f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}))
 	f.Struck(held, 1)
-	if err := f.Client.AppsV1().Deployments(f.Namespace).Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Client.AppsV1().Deployments(f.Namespace).Delete(f.Context(), "cone", metav1.DeleteOptions{}))
 	if err := f.Hold(2*time.Second, func() error {
 		if posts := f.requests("create", "deployments")[before:]; len(posts) > 0 {
 			return fmt.Errorf("POSTs %v", posts)
@@ -208,9 +234,7 @@ func TestIcecreamProgram(t *testing.T) {
 	if list, err := elsewhere.deployments.List(f.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("in a namespace that is not the controller's: %v %v", list.Items, err)
 	}
-	if err := f.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Process.Signal(os.Interrupt))
 	if r := f.Process.Wait(); r.ExitCode != 0 {
 		t.Errorf("exit code %d after SIGINT", r.ExitCode)
 	}
@@ -246,6 +270,8 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 			`!exists || !without("deletion check") && o.(*v1alpha1.Icecream).DeletionTimestamp != nil`),
 		testenv.Replace("controller/controller.go", "err := c.confirm(ctx, ice); err != nil {\n\t\treturn nil, false, err", `err := c.confirm(ctx, ice); err != nil && !without("deletion check") {`+"\n\t\treturn nil, false, err"),
 	},
+	"look at a restored refusal": {testenv.Replace("controller/controller.go", "ours && old != nil", `(ours || without("look at a restored refusal")) && old != nil`)},
+	"going on":                   {testenv.Replace("controller/controller.go", "for _, old := range olds {\n\t\t// The", "for _, old := range olds {\n\t\tif len(kept) > 0 && without(\"going on\") {\n\t\t\tbreak\n\t\t}\n\t\t// The")},
 	"conflict handling": {
 		testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),
 		testenv.Replace("../loop/loop.go", "\tl.queue.AddRateLimited(key)\n",
@@ -271,6 +297,8 @@ func TestIcecreamGuards(t *testing.T) {
 			"no-op check of the Event":      "Events",
 		}},
 		{icecreamtest.LetsGo, map[string]string{"deletion check": "created"}},
+		{icecreamtest.CorrectsARestoredRefusal, map[string]string{"look at a restored refusal": "stays"}},
+		{icecreamtest.DeletesWhatItMay, map[string]string{"going on": "is kept"}},
 		{icecreamtest.TriesAgainAfterAConflict, map[string]string{"conflict handling": "given up"}},
 	} {
 		guards := slices.Sorted(maps.Keys(tc.guards))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -31,28 +32,18 @@ const (
 func TestFunctionsAndFakesDoNotSeeTheWrongEndpoint(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.Abs("icecream/controller")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	file := filepath.Join(dir, "controller.go")
 	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if strings.Count(string(source), rightEndpoint) != 1 {
 		t.Fatalf("%s has not one %q", file, rightEndpoint)
 	}
 	buggy, overlay := filepath.Join(t.TempDir(), "controller.go"), filepath.Join(t.TempDir(), "overlay.json")
-	if err := os.WriteFile(buggy, []byte(strings.Replace(string(source), rightEndpoint, wrongEndpoint, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(buggy, []byte(strings.Replace(string(source), rightEndpoint, wrongEndpoint, 1)), 0o600))
 	data, err := json.Marshal(map[string]map[string]string{"Replace": {file: buggy}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(overlay, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(overlay, data, 0o600))
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, ".")
 	cmd.Dir = dir
 	if output, err := cmd.CombinedOutput(); err != nil {
@@ -104,9 +95,7 @@ func TestSimulatedNodesDoNotSeeAWrongCommand(t *testing.T) {
 	t.Parallel()
 	f := newIcecreamTest(t, wrongCommand)
 	nodes, err := f.Client.CoreV1().Nodes().List(f.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, node := range nodes.Items {
 		if node.Annotations["kwok.x-k8s.io/node"] == "" {
 			t.Skipf("node %s runs containers; run it with CLUSTER=kwok", node.Name)

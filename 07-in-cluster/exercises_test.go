@@ -33,6 +33,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/check"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -67,9 +68,7 @@ func TestChecksNeedTheDeploymentStopped(t *testing.T) {
 	_, err := e.Client.AppsV1().Deployments(e.Namespace).Create(e.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "pause", Image: cluster.PauseImage}}}}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	err = notDeployed(e, e.Namespace)
 	if err == nil {
 		t.Fatal("a Deployment with a replica is no hindrance")
@@ -121,14 +120,13 @@ func checkRole(c *check.C) {
 	clusterRole.ObjectMeta, role.ObjectMeta = metav1.ObjectMeta{Name: unique}, metav1.ObjectMeta{Name: unique}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "controller", Namespace: c.Namespace}}
 	rbac := c.Client.RbacV1()
-	c.T.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		for _, err := range []error{rbac.ClusterRoles().Delete(ctx, unique, metav1.DeleteOptions{}), rbac.ClusterRoleBindings().Delete(ctx, unique, metav1.DeleteOptions{})} {
-			if err != nil && !apierrors.IsNotFound(err) {
-				c.T.Error(err)
-			}
-		}
-	})
+	c.AtEnd(
+		func(ctx context.Context) error {
+			return rbac.ClusterRoles().Delete(ctx, unique, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return rbac.ClusterRoleBindings().Delete(ctx, unique, metav1.DeleteOptions{})
+		})
 	for _, create := range []func() error{
 		func() error {
 			_, err := rbac.ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{})
@@ -252,6 +250,7 @@ func readRoles(c *check.C) (*rbacv1.ClusterRole, *rbacv1.Role) {
 func forbidden(c *check.C, documents [][]rbacv1.PolicyRule, r faultproxy.Request) {
 	verb := strings.TrimSuffix(r.Verb, "-list")
 	wanted := fmt.Sprintf("the right to %s %s in the group %q", verb, r.Resource, r.Group)
+	held := fmt.Sprintf("403 Forbidden: %s %s %q", verb, r.Resource, r.Name)
 	// has says whether there is such a rule, which the verdict then names.
 	has := func(verb string, group func(string) bool, resource string, more func(rbacv1.PolicyRule) bool) bool {
 		for document, rules := range documents {
@@ -268,25 +267,25 @@ func forbidden(c *check.C, documents [][]rbacv1.PolicyRule, r faultproxy.Request
 	same := func(group string) bool { return group == r.Group }
 	switch {
 	case has(verb, func(group string) bool { return group != r.Group }, r.Resource, nil):
-		c.Mistake("wrong group", wanted, "403 Forbidden: "+r.String())
+		c.Mistake("wrong group", wanted, held)
 	case r.Resource == "leases" && verb == "create" && has(verb, same, r.Resource, func(rule rbacv1.PolicyRule) bool { return len(rule.ResourceNames) > 0 }):
-		c.Mistake("create limited to a name", wanted, "403 Forbidden: "+r.String())
+		c.Mistake("create limited to a name", wanted, held)
 	case strings.HasSuffix(r.Resource, "/status"):
 		for document, rules := range documents {
 			for i, rule := range rules {
 				if slices.Contains(rule.Resources, r.Resource) && slices.Contains(rule.APIGroups, r.Group) {
 					atRule(c, document, i)
-					c.Failf(wanted, "403 Forbidden: %s; the rule about it grants %s", r, strings.Join(rule.Verbs, ", "))
+					c.Failf(wanted, "%s; the rule about it grants %s", held, strings.Join(rule.Verbs, ", "))
 				}
 			}
 		}
-		c.Mistake("status left out", wanted, "403 Forbidden: "+r.String())
+		c.Mistake("status left out", wanted, held)
 	case r.Resource == "pods/eviction" && has("delete", same, "pods", nil):
-		c.Mistake("delete instead of evict", wanted, "403 Forbidden: "+r.String())
+		c.Mistake("delete instead of evict", wanted, held)
 	case verb == "list" && has("watch", same, r.Resource, nil):
-		c.Mistake("watch without list", wanted, "403 Forbidden: "+r.String())
+		c.Mistake("watch without list", wanted, held)
 	}
-	c.Fail(wanted, "403 Forbidden: "+r.String())
+	c.Fail(wanted, held)
 }
 
 // foreignLease makes a Lease that somebody else holds.
@@ -295,9 +294,7 @@ func (o *controllerTest) foreignLease() {
 	now := metav1.NowMicro()
 	_, err := o.client.CoordinationV1().Leases(o.namespace).Create(o.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "policy-controller"},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("somebody"), LeaseDurationSeconds: ptr.To(int32(600)), AcquireTime: &now, RenewTime: &now}}, metav1.CreateOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 }
 
 // tries waits until a replica has tried so many times more to get the lease. What it
@@ -413,14 +410,8 @@ func checkElection(c *check.C) {
 		}
 	})
 	c.Must(o.client.CoordinationV1().Leases(o.namespace).Delete(c.Context(), "policy-controller", metav1.DeleteOptions{}))
-	renewals := faultproxy.Match{Verb: "update", Resource: "leases", Name: "policy-controller"}
-	o.Eventually(time.Minute, func(ctx context.Context) error {
-		n := o.proxy.Count(renewals) // before its log
-		err := first.leads(ctx)
-		if err != nil && n > 3 {
-			c.Mistake("leader not logged", `the line "Leader" identity="..." me=true in the log of the leader`, "a leader that has renewed its lease three times, and whose log has no such line:\n"+first.Process.Stderr())
-		}
-		return err
+	o.beforeItRenews(first.leads, func() {
+		c.Mistake("leader not logged", `the line "Leader" identity="..." me=true in the log of the leader`, "a leader that has renewed its lease three times, and whose log has no such line:\n"+first.Process.Stderr())
 	})
 	lease := o.lease()
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
@@ -430,17 +421,13 @@ func checkElection(c *check.C) {
 	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != int32(leaseDuration.Seconds()) {
 		c.Mistake("durations not used", fmt.Sprintf("a lease of %s, as -lease-duration says", leaseDuration), fmt.Sprintf("a lease of %d seconds", got))
 	}
-	// A leader that has renewed its lease three times has had the time to begin.
-	before := o.proxy.Count(renewals)
-	o.Eventually(time.Minute, func(context.Context) error {
-		n := o.proxy.Count(renewals) - before // before its log: what it did first counts
+	o.beforeItRenews(func(context.Context) error {
 		if first.works() {
 			return nil
 		}
-		if n > 3 {
-			c.Mistake("leads without work", "workers that begin when the process leads", "a leader that has renewed its lease three times, and whose workers have not begun")
-		}
-		return fmt.Errorf("it does not work, and has renewed its lease %d times", n)
+		return errors.New("its workers have not begun")
+	}, func() {
+		c.Mistake("leads without work", "workers that begin when the process leads", "a leader that has renewed its lease three times, and whose workers have not begun")
 	})
 
 	standby := o.Proxy()
@@ -460,6 +447,22 @@ func checkElection(c *check.C) {
 	}
 	second.waitLeads()
 	checkSettings(c, program)
+}
+
+// beforeItRenews waits until f returns nil. A leader that has renewed its lease three times has had
+// the time for that; then missing ends the check.
+func (o *controllerTest) beforeItRenews(f func(context.Context) error, missing func()) {
+	o.t.Helper()
+	renewals := faultproxy.Match{Verb: "update", Resource: "leases", Name: "policy-controller"}
+	before := o.proxy.Count(renewals)
+	o.Eventually(time.Minute, func(ctx context.Context) error {
+		n := o.proxy.Count(renewals) - before // before f looks: what it did first counts
+		err := f(ctx)
+		if err != nil && n > 3 {
+			missing()
+		}
+		return err
+	})
 }
 
 // oneReturns runs two fake controllers, of which the first fails while the process leads; or one
@@ -543,6 +546,14 @@ func checkDrain(c *check.C) {
 		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "late"}})
 	r := o.start()
 	r.waitLeads()
+	o.beforeItRenews(func(context.Context) error {
+		if o.proxy.Count(faultproxy.Match{Verb: "watch*", Resource: "healthcheckpolicies"}) > 0 {
+			return nil
+		}
+		return errors.New("no controller has begun")
+	}, func() {
+		c.Mistake("nobody works", "controllers that begin beside the election", "a leader that has renewed its lease three times, and no controller has asked for anything")
+	})
 	o.policy()
 	stalled := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Stall})
 	o.pod("a")
@@ -632,6 +643,11 @@ func checkDrain(c *check.C) {
 		c.Mistake("an error lost", joined, "the error "+strings.TrimSpace(one.Stdout))
 	case !first:
 		c.Failf(joined, "%s%s", one.Stdout, one.Stderr)
+	}
+	kept, err := o.client.CoordinationV1().Leases(o.namespace).Get(c.Context(), "one-returns", metav1.GetOptions{})
+	c.Must(err)
+	if holder := ptr.Deref(kept.Spec.HolderIdentity, ""); holder != "" {
+		c.Mistake("lease kept on exit", "a lease without a holder after a Run has failed, too", "the holder is still "+holder)
 	}
 	well := c.Run(testenv.Command{Path: program, Env: []string{"CHECK_ONE_RETURNS=well"}, Timeout: time.Minute,
 		Args: []string{"-kubeconfig", lone.Kubeconfig, "-lease-namespace", o.namespace, "-lease-name", "one-returns-well"}})

@@ -21,6 +21,7 @@ import (
 
 	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -38,28 +39,20 @@ func TestOldTypesLoseNewFields(t *testing.T) {
 	object, err := client.Create(e.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": crd.Spec.Group + "/" + version.Name, "kind": crd.Spec.Names.Kind, "metadata": map[string]any{"name": "new"},
 		"spec": map[string]any{"deploymentName": "cone", "flavor": "mint"}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// throughOldTypes is what a typed client makes of an object between a read and a write.
 	throughOldTypes := func() *unstructured.Unstructured {
 		t.Helper()
 		data, err := object.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var typed icecreamv1alpha1.Icecream
-		if err := json.Unmarshal(data, &typed); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal(data, &typed))
 		typed.Status.ObservedGeneration = typed.Generation
 		if data, err = json.Marshal(typed); err != nil {
 			t.Fatal(err)
 		}
 		written := &unstructured.Unstructured{}
-		if err := written.UnmarshalJSON(data); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, written.UnmarshalJSON(data))
 		return written
 	}
 	flavor := func() string {
@@ -89,13 +82,9 @@ func TestOwnManifestIsRestricted(t *testing.T) {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(filepath.Join("own", "icecream.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	file := filepath.Join(t.TempDir(), "icecream.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(data), "workshop-07", e.Namespace)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(data), "workshop-07", e.Namespace)), 0o644))
 	r := e.Run(testenv.Command{Path: e.Workspace().Bin("kubectl"), Args: []string{"apply", "--dry-run=server", "-f", file}})
 	if r.ExitCode != 0 || strings.Contains(r.Stderr, "Warning") || strings.Count(r.Stdout, "created (server dry run)") != 4 {
 		t.Errorf("exit code %d\n%s%s", r.ExitCode, r.Stdout, r.Stderr)

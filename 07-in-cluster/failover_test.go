@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // The lease of the failovers. A rollout sets it.
@@ -62,9 +63,7 @@ func (d *deployment) failover(log auditLog, i int) {
 	d.rolledOut()
 	before := d.leader("")
 	leader, err := d.client.CoreV1().Pods(name).Get(d.Context(), podOf(before), metav1.GetOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	struck := time.Now()
 	s.do(d, leader)
 	d.leader(before)
@@ -74,17 +73,13 @@ func (d *deployment) failover(log auditLog, i int) {
 	d.marked(pod)
 	ended := s.after(d, leader, next)
 	writes, err := log.read()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	d.t.Logf("%s\n%s", s.what, timeLine(writes, next, struck, ended))
 }
 
 func deletePod(d *deployment, leader *corev1.Pod) {
 	d.t.Helper()
-	if err := d.client.CoreV1().Pods(name).Delete(d.Context(), leader.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(leader.UID))}); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, d.client.CoreV1().Pods(name).Delete(d.Context(), leader.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(leader.UID))}))
 }
 
 // onNode runs a command on the node of a pod. A node's name is that of its container.
@@ -171,13 +166,9 @@ func endedInTime(d *deployment, leader *corev1.Pod, next term) (ended time.Time)
 func (d *deployment) gap(log auditLog, s strike, struck time.Time) (next term) {
 	d.t.Helper()
 	writes, err := log.read()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	terms, err := judgeTerms(writes)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	// On a busy machine, a leader may also lose its lease by itself, later.
 	i := slices.IndexFunc(terms, func(t term) bool { return t.received.After(struck) })
 	if i < 0 {
@@ -282,18 +273,14 @@ func (d *deployment) serverAway() {
 		return
 	}
 	node, err := d.client.CoreV1().Nodes().Get(d.Context(), server.Spec.NodeName, metav1.GetOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	d.t.Cleanup(func() { // harmless when it has been mended
 		_, _ = runOnNode(context.WithoutCancel(d.Context()), server, "sh", "-c", resetConnections, "--delete", node.Spec.PodCIDR)
 	})
 	d.onNode(server, "sh", "-c", resetConnections, "--insert", node.Spec.PodCIDR)
 	time.Sleep(shortLease + time.Second)
 	rules, err := runOnNode(d.Context(), server, "iptables", "--wait", "--list-rules", "INPUT", "--verbose")
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	if i := strings.Index(rules, node.Spec.PodCIDR); i < 0 || !strings.Contains(rules[i:], "-c ") || strings.Contains(strings.SplitN(rules[i:], "\n", 2)[0], "-c 0 ") {
 		d.t.Errorf("no controller has missed the API server:\n%s", rules)
 	}
@@ -309,9 +296,7 @@ const resetConnections = toServer + `REJECT --reject-with tcp-reset`
 func (d *deployment) leadsAlone(log auditLog, leaders int) {
 	d.t.Helper()
 	writes, err := log.read()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	terms, err := judgeTerms(writes)
 	if err != nil {
 		d.t.Error(err)

@@ -25,6 +25,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/image"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -41,9 +42,7 @@ func TestInCluster(t *testing.T) {
 	e.NeedsImages()
 	ws, c := e.Workspace(), e.Cluster()
 	log, err := openAuditLog(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	e.OwnDefinitions()
 	o := &controllerTest{Env: e, t: t, runner: e, namespace: e.Namespace, client: e.Client}
 	if o.objects, err = versioned.NewForConfig(e.Config); err != nil {
@@ -111,9 +110,7 @@ type deployment struct {
 func (d *deployment) kubectl(args ...string) string {
 	d.t.Helper()
 	output, err := d.runKubectl(d.t.Context(), args...)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	return output
 }
 
@@ -127,38 +124,24 @@ func (d *deployment) runKubectl(ctx context.Context, args ...string) (string, er
 func (d *deployment) loadImage() {
 	d.t.Helper()
 	here, err := image.BuildController(d.Context(), d.ws.Root, runtime.GOARCH)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	there, err := image.BuildController(d.Context(), d.sources(), runtime.GOARCH)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	first, err := here.Digest()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	second, err := there.Digest()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	if first != second {
 		d.t.Errorf("%s at one path, %s at another", first, second)
 	}
 	layers, err := here.Layers()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	var size int64
 	for _, layer := range layers {
 		files, err := layer.Uncompressed()
-		if err != nil {
-			d.t.Fatal(err)
-		}
+		fatal.If(d.t, err)
 		n, err := io.Copy(io.Discard, files)
-		if err := errors.Join(err, files.Close()); err != nil {
-			d.t.Fatal(err)
-		}
+		fatal.If(d.t, errors.Join(err, files.Close()))
 		size += n
 	}
 	if size > largest {
@@ -174,7 +157,7 @@ func (d *deployment) sources() string {
 	d.t.Helper()
 	root := filepath.Join(d.t.TempDir(), "another path")
 	for _, part := range []string{"go.mod", "go.sum", "05-crd-go/pkg", "06-controller", "07-in-cluster/policy-controller", "internal/xray/report", "06-controller/loop/loopreport"} {
-		if err := filepath.WalkDir(filepath.Join(d.ws.Root, part), func(path string, entry fs.DirEntry, err error) error {
+		fatal.If(d.t, filepath.WalkDir(filepath.Join(d.ws.Root, part), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
 			}
@@ -184,9 +167,7 @@ func (d *deployment) sources() string {
 			}
 			copied := filepath.Join(root, strings.TrimPrefix(path, d.ws.Root))
 			return errors.Join(os.MkdirAll(filepath.Dir(copied), 0o755), os.WriteFile(copied, data, 0o644))
-		}); err != nil {
-			d.t.Fatal(err)
-		}
+		}))
 	}
 	return root
 }
@@ -194,9 +175,7 @@ func (d *deployment) sources() string {
 func (d *deployment) deploy() {
 	d.t.Helper()
 	d.kubectl("apply", "--server-side", "-k", "07-in-cluster/config/crds")
-	if err := crdwait.Established(d.Context(), d.Config, definitions...); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, crdwait.Established(d.Context(), d.Config, definitions...))
 	d.apply()
 }
 
@@ -246,9 +225,7 @@ func (d *deployment) metrics() {
 		}
 	})
 	pods, err := d.client.CoreV1().Pods(name).List(d.Context(), metav1.ListOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	leader := podOf(d.leader(""))
 	for _, pod := range pods.Items {
 		var body string
@@ -308,9 +285,7 @@ func (d *deployment) wrongOrder() {
 	ctx := d.Context()
 	policies := d.objects.PolicyV1alpha1().HealthCheckPolicies(d.namespace)
 	d.kubectl("delete", "-n", name, "deployment", name, "--wait", "--cascade=foreground")
-	if err := policies.Delete(ctx, "example", metav1.DeleteOptions{}); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, policies.Delete(ctx, "example", metav1.DeleteOptions{}))
 	policy, err := policies.Get(ctx, "example", metav1.GetOptions{})
 	if err != nil || policy.DeletionTimestamp == nil || len(policy.Finalizers) != 1 {
 		d.t.Fatalf("without a controller the policy is %+v, %v", policy, err)

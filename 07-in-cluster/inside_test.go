@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray"
 	"github.com/k8s-go/workshop/internal/xray/xraytest"
@@ -29,13 +30,9 @@ var forwarding = regexp.MustCompile("(?s)\n```sh\n(leader=.*?)```\n")
 func (d *deployment) insideArgument() string {
 	d.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	_, d.xray, err = net.SplitHostPort(listener.Addr().String())
-	if err := errors.Join(err, listener.Close()); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, errors.Join(err, listener.Close()))
 	return "xray-listen=127.0.0.1:" + d.xray
 }
 
@@ -44,9 +41,7 @@ func (d *deployment) insideArgument() string {
 func (d *deployment) inside() {
 	d.t.Helper()
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	lines := forwarding.FindStringSubmatch(string(text))
 	if lines == nil || !strings.Contains(lines[1], xrayPort) {
 		d.t.Fatal("the README has no lines that connect a pod with the X-ray")

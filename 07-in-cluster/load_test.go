@@ -14,6 +14,7 @@ import (
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -102,9 +103,7 @@ func (l *load) end() {
 	o := l.o
 	o.t.Helper()
 	l.stop()
-	if err := <-l.ended; err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, <-l.ended)
 	o.t.Logf("%d changes", l.steps.Load())
 	o.Eventually(time.Minute, func(ctx context.Context) error {
 		policy, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Get(ctx, "load", metav1.GetOptions{})

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -21,18 +22,14 @@ func TestNewDeploys(t *testing.T) {
 		t.Skip("the image is in no registry, so only simulated containers start; run it with CLUSTER=kwok")
 	}
 	dir, bin := filepath.Join(ws.Root, "internal", "newrepo", "repository"), t.TempDir()
-	if err := os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl")))
 	env := environ(ws, bin, "KUBECONFIG="+c.Kubeconfig())
 	t.Cleanup(func() { run(t, e, dir, env, "make", "undeploy") })
 	run(t, e, dir, env, "make", "deploy")
 
 	const name = "widget-controller"
 	pods, err := e.Client.CoreV1().Pods(name).List(e.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	nodes := map[string]bool{}
 	for _, pod := range pods.Items {
 		nodes[pod.Spec.NodeName] = true

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -26,20 +27,14 @@ func TestNew(t *testing.T) {
 	e := testenv.New(t)
 	ws := e.Workspace()
 	temp, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	clone, dir := filepath.Join(temp, "clone"), filepath.Join(temp, "emergency exits")
 	for _, part := range []string{"go.mod", "LICENSE", "internal/newrepo", "internal/image", "06-controller/loop", "07-in-cluster/policy-controller"} {
-		if err := copyPart(filepath.Join(ws.Root, part), filepath.Join(clone, part)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, copyPart(filepath.Join(ws.Root, part), filepath.Join(clone, part)))
 	}
 	program := e.Program("./cmd/workshop")
 	run(t, e, clone, workspace.Environ(), program, "new", "GROUP=doors.example.net", "KIND=EmergencyExit", "DIR="+dir, "MODULE=zoo.example.com/exits")
-	if err := os.Rename(clone, clone+".moved"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(clone, clone+".moved"))
 
 	before := readFiles(t, dir)
 	run(t, e, dir, environ(ws, filepath.Join(temp, "bin"), "KUBECONFIG="+e.Cluster().Kubeconfig()), "make", "generate", "test")
@@ -86,9 +81,7 @@ func TestNewAsPods(t *testing.T) {
 	temp := t.TempDir()
 	dir, bin := filepath.Join(temp, "widgets"), filepath.Join(temp, "bin")
 	run(t, e, ws.Root, workspace.Environ(), e.Program("./cmd/workshop"), "new", "GROUP=stable.example.org", "KIND=Widget", "DIR="+dir)
-	if err := errors.Join(os.Mkdir(bin, 0o755), os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.Mkdir(bin, 0o755), os.Symlink(ws.Bin("kubectl"), filepath.Join(bin, "kubectl"))))
 	env := environ(ws, bin, "KUBECONFIG="+c.Kubeconfig(), "E2E_CONTROLLER=deployed")
 	run(t, e, dir, env, "make", "image")
 	e.LoadImages(filepath.Join(dir, "bin", "image.tar"))
@@ -139,7 +132,7 @@ func copyPart(from, to string) error {
 func readFiles(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	fatal.If(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			if err == nil && entry.Name() == "bin" {
 				return fs.SkipDir
@@ -149,8 +142,6 @@ func readFiles(t *testing.T, dir string) map[string]string {
 		text, err := os.ReadFile(path)
 		files[path] = string(text)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return files
 }

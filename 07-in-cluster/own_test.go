@@ -14,6 +14,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
@@ -26,17 +27,13 @@ func TestOwnProgramAsPod(t *testing.T) {
 	ws, c := e.Workspace(), e.Cluster()
 	crdtest.Share(t, e, icecreams, policies)
 	client, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	said := e.MakeImage("06-controller/simple")
 	if !strings.Contains(said, "workshop/simple:1") || !strings.Contains(said, "It is on the nodes of the kind cluster") {
 		t.Fatalf("make image has said:\n%s", said)
 	}
 	manifest, err := os.ReadFile("own/icecream.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	file := filepath.Join(t.TempDir(), "icecream.yaml")
 	testfile.Write(t, file, strings.ReplaceAll(string(manifest), "workshop-07", e.Namespace))
 	run(t, e, ws.Root, c.Environ(), ws.Bin("kubectl"), "apply", "--filename", file)

@@ -30,6 +30,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -46,6 +47,7 @@ func TestProcess(t *testing.T) {
 		"a leader without its lease ends in time":        leaderEndsInTime,
 		"a leader that works gives its lease to nobody":  lostLeaseStays,
 		"a paused leader takes nothing from the next":    pausedLeaderEnds,
+		"a paused leader ends when it reads who leads":   pausedLeaderEndsAtOnce,
 		"the late writes of a paused leader do no harm":  lateWrites,
 		"SIGTERM finishes the work, releases, and exits": drains,
 		"not ready before the caches are filled":         readyWhenSynced,
@@ -132,9 +134,7 @@ func newControllerTest(t *testing.T) *controllerTest {
 func controllerTestOf(t testing.TB, e *testenv.Env, runner controllertest.Runner, program string) *controllerTest {
 	t.Helper()
 	objects, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	proxy := e.Proxy()
 	o := &controllerTest{Env: e, t: t, runner: runner, program: program, proxy: proxy, kubeconfig: proxy.Kubeconfig,
 		namespace: e.Namespace, leaseNamespace: e.Namespace, client: e.Client, objects: objects}
@@ -185,9 +185,7 @@ func (r *replica) waitLeads() {
 func (o *controllerTest) lease() *coordinationv1.Lease {
 	o.t.Helper()
 	lease, err := o.client.CoordinationV1().Leases(o.leaseNamespace).Get(o.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	return lease
 }
 
@@ -222,9 +220,7 @@ func (o *controllerTest) pod(name string) {
 	o.t.Helper()
 	_, err := o.client.CoreV1().Pods(o.namespace).Create(o.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "workshop/pause:1"}}}}, metav1.CreateOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 }
 
 // marked waits until a pod is marked.
@@ -260,9 +256,7 @@ func standbyTakesOver(t *testing.T, o *controllerTest) {
 
 	// A clean end releases the lease: the next try of the standby gets it.
 	stopped := time.Now()
-	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.Process.Signal(syscall.SIGTERM))
 	if gap := o.until(second, stopped); gap > nextTry+slack {
 		t.Errorf("released, and %s without a leader; want at most %s", gap, nextTry)
 	} else {
@@ -307,9 +301,7 @@ func renewedTwiceInASecond(t *testing.T, o *controllerTest) {
 		ObjectMeta: metav1.ObjectMeta{Name: "policy-controller"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("another"), AcquireTime: at(0), RenewTime: at(0), LeaseDurationSeconds: new(int32(duration.Seconds()))},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	standby := o.start("-lease-duration", duration.String(), "-renew-deadline", "2s", "-retry-period", retryPeriod.String())
 	o.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(standby.Process.Stderr(), `"Leader" identity="another"`) {
@@ -379,15 +371,11 @@ func pausedLeaderEnds(t *testing.T, o *controllerTest) {
 	next.WaitReady()
 	renewal := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "leases"}, Fault: faultproxy.Stall, Times: -1})
 	paused.Struck(renewal, 1)
-	if err := paused.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, paused.Process.Signal(syscall.SIGSTOP))
 	next.waitLeads()
 	renewal.Remove()
 	holder := *o.lease().Spec.HolderIdentity
-	if err := paused.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, paused.Process.Signal(syscall.SIGCONT))
 	if result := paused.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
@@ -402,6 +390,35 @@ func pausedLeaderEnds(t *testing.T, o *controllerTest) {
 		}
 		return nil
 	})
+}
+
+// A leader that was paused between two renewals ends when it reads who leads, and does not try until its deadline.
+func pausedLeaderEndsAtOnce(t *testing.T, o *controllerTest) {
+	paused := o.start()
+	paused.waitLeads()
+	next := o.start("-kubeconfig", o.Proxy().Kubeconfig)
+	next.WaitReady()
+	renewed := o.lease().Spec.RenewTime
+	o.Eventually(time.Minute, func(context.Context) error {
+		if o.lease().Spec.RenewTime.Equal(renewed) {
+			return errors.New("no renewal yet")
+		}
+		return nil
+	})
+	fatal.If(t, paused.Process.Signal(syscall.SIGSTOP))
+	next.waitLeads()
+	resumed := time.Now()
+	fatal.If(t, paused.Process.Signal(syscall.SIGCONT))
+	if result := paused.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
+		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
+	}
+	// client-go reads once more, to release it.
+	reads := o.proxy.Requests(faultproxy.Match{Verb: "get", Resource: "leases", If: func(r faultproxy.Request) bool {
+		return r.Started.After(resumed) && r.Code == http.StatusOK
+	}})
+	if len(reads) > 2 {
+		t.Errorf("it has read %d times that another one leads, and gone on: %v", len(reads), reads)
+	}
 }
 
 // The writes of a leader are on their way when it is paused, and arrive in the time of
@@ -433,9 +450,7 @@ func lateWrites(t *testing.T, o *controllerTest) {
 	o.policyWith("status", v1alpha1.HealthCheckPolicySpec{PodLabel: "status", Selector: selects("status")})
 	o.policyWith("kill", v1alpha1.HealthCheckPolicySpec{Action: v1alpha1.ActionKill, Selector: selects("kill"), Eviction: v1alpha1.EvictionSpec{MinIntervalSeconds: 1}})
 	owner, err := o.client.CoreV1().ConfigMaps(o.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	create := func(name, app string, probe *corev1.Probe) {
 		t.Helper()
 		if _, err := pods.Create(ctx, &corev1.Pod{
@@ -457,9 +472,7 @@ func lateWrites(t *testing.T, o *controllerTest) {
 		}
 		return nil
 	})
-	if err := paused.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, paused.Process.Signal(syscall.SIGSTOP))
 	next.waitLeads()
 
 	// The next leader does the same work, and then the world changes.
@@ -541,9 +554,7 @@ func lateWrites(t *testing.T, o *controllerTest) {
 	if evicted := following.Count(faultproxy.Match{Resource: "pods/eviction", If: func(r faultproxy.Request) bool { return r.Write() && r.Code < 300 }}); evicted != 1 {
 		t.Errorf("%d evictions by the next leader, want 1", evicted)
 	}
-	if err := paused.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, paused.Process.Signal(syscall.SIGCONT))
 	if result := paused.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
@@ -557,9 +568,7 @@ func drains(t *testing.T, o *controllerTest) {
 	slow := o.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: takes})
 	o.pod("a")
 	r.Struck(slow, 1)
-	if err := r.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Process.Signal(syscall.SIGTERM))
 	o.Eventually(takes, func(context.Context) error {
 		if r.Ready() == nil {
 			return errors.New("ready, though it is stopping")
@@ -611,9 +620,7 @@ func (o *controllerTest) token(account string) string {
 	}
 	request, err := accounts.CreateToken(o.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(600))}}, metav1.CreateOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	return request.Status.Token
 }
 

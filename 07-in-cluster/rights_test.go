@@ -38,6 +38,7 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -76,9 +77,7 @@ func TestRightsGrantedAreRightsUsed(t *testing.T) {
 	o.admissionAsksForFinalizers()
 	used[ofOwners] = true
 	granted := o.grantedRights()
-	if err := compare(used, granted); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, compare(used, granted))
 	t.Logf("%d rights are granted and used", len(granted))
 
 	// Would the comparison notice a rule too few or too many? And does no other role
@@ -109,7 +108,7 @@ func TestRightsGrantedAreRightsUsed(t *testing.T) {
 type right struct{ role, group, resource, verb string }
 
 func (r right) String() string {
-	return fmt.Sprintf("%s %s.%s (%s)", r.verb, r.resource, r.group, r.role)
+	return fmt.Sprintf("%s %s in the group %q (%s)", r.verb, r.resource, r.group, r.role)
 }
 
 // ofOwners is a right without a trace in the audit log. An admission plugin asks the
@@ -142,9 +141,7 @@ func openAudited(t *testing.T) (*controllerTest, *cluster.Cluster) {
 	further, err := cluster.NewKwok(ws, "rights", cluster.KwokOptions{AuditPolicy: auditPolicy, ExtraArgs: map[string][]string{
 		// Off by default, and on in OpenShift.
 		"kube-apiserver": {"enable-admission-plugins=OwnerReferencesPermissionEnforcement"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	down := func() error { return further.Down(context.WithoutCancel(ctx), io.Discard) }
 	if err := down(); err != nil { // of an interrupted run, whose audit log is not ours
 		t.Fatal(err)
@@ -159,13 +156,9 @@ func openAudited(t *testing.T) (*controllerTest, *cluster.Cluster) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	config, err := further.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	kubectl(t, ws, further, "apply", "--server-side", "-k", "07-in-cluster/config/crds")
-	if err := crdwait.Established(ctx, config, definitions...); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crdwait.Established(ctx, config, definitions...))
 	kubectl(t, ws, further, "apply", "-k", "07-in-cluster/config/overlays/dev")
 	kubectl(t, ws, further, "apply", "--dry-run=server", "-k", "07-in-cluster/config/overlays/ha")
 
@@ -177,24 +170,18 @@ func openAudited(t *testing.T) (*controllerTest, *cluster.Cluster) {
 		t.Fatal(err)
 	}
 	proxy, err := faultproxy.Start(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(proxy.Close)
 	o.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	o.proxy = &testenv.Proxy{Proxy: proxy, Kubeconfig: o.kubeconfig}
-	if err := proxy.WriteKubeconfig(o.kubeconfig, "", o.podToken()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, proxy.WriteKubeconfig(o.kubeconfig, "", o.podToken()))
 	return o, further
 }
 
 func kubectl(t testing.TB, ws workspace.Workspace, c *cluster.Cluster, args ...string) string {
 	t.Helper()
 	output, err := proc.Output(t.Context(), proc.Cmd{Path: ws.Bin("kubectl"), Args: args, Dir: ws.Root, Env: c.Environ()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return output
 }
 
@@ -251,7 +238,7 @@ func (o *controllerTest) doEverything(streams string) *replica {
 func (o *controllerTest) losesLease(r *replica) {
 	o.t.Helper()
 	leases := o.client.CoordinationV1().Leases(name)
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	fatal.If(o.t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := leases.Get(o.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -259,9 +246,7 @@ func (o *controllerTest) losesLease(r *replica) {
 		lease.Spec.HolderIdentity = ptr.To("somebody else")
 		_, err = leases.Update(o.Context(), lease, metav1.UpdateOptions{})
 		return err
-	}); err != nil {
-		o.t.Fatal(err)
-	}
+	}))
 	if result := r.Process.Wait(); result.ExitCode != 1 || !strings.Contains(result.Stderr, "the lease is lost") {
 		o.t.Errorf("exit code %d\n%s", result.ExitCode, result.Stderr)
 	}
@@ -297,9 +282,7 @@ func (o *controllerTest) marksAndEvents() {
 		}
 		return errors.New("no Event is a series")
 	})
-	if err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "label", metav1.DeleteOptions{}); err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "label", metav1.DeleteOptions{}))
 	o.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Get(ctx, "label", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -354,13 +337,9 @@ func (o *controllerTest) evicts() {
 		}
 	}
 	o.Eventually(time.Minute, reason(v1alpha1.ReasonDisruptionBudget))
-	if err := o.client.PolicyV1().PodDisruptionBudgets(o.namespace).Delete(ctx, "victim", metav1.DeleteOptions{}); err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, o.client.PolicyV1().PodDisruptionBudgets(o.namespace).Delete(ctx, "victim", metav1.DeleteOptions{}))
 	o.Eventually(time.Minute, reason(v1alpha1.ReasonThrottled))
-	if err := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "kill", metav1.DeleteOptions{}); err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace).Delete(ctx, "kill", metav1.DeleteOptions{}))
 }
 
 // ownsADeployment makes the controller of Icecreams create, correct and delete.
@@ -405,9 +384,7 @@ func (o *controllerTest) findsADeploymentInTheWay() {
 	o.t.Helper()
 	ctx := o.Context()
 	held, err := o.proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Object: "taken"})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	defer held.Remove()
 	labels := map[string]string{"app": "taken"}
 	if _, err := o.client.AppsV1().Deployments(o.namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "taken"},
@@ -478,7 +455,7 @@ func (o *controllerTest) usedRights(path string) map[right]bool {
 	var records []record
 	// The API server writes its log in the background. The second replica has
 	// released its lease at the end, so that is the last record.
-	if err := poll.Until(o.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
+	fatal.If(o.t, poll.Until(o.Context(), 100*time.Millisecond, time.Minute, func(context.Context) error {
 		file, err := os.Open(path)
 		if err != nil {
 			return err
@@ -501,9 +478,7 @@ func (o *controllerTest) usedRights(path string) map[right]bool {
 			return errors.Join(lines.Err(), fmt.Errorf("the last record is %+v", last))
 		}
 		return lines.Err()
-	}); err != nil {
-		o.t.Fatal(err)
-	}
+	}))
 	used := map[right]bool{}
 	for _, r := range records {
 		// The reason names the role that allows it. What everybody may do would name another one.
@@ -530,13 +505,9 @@ func (o *controllerTest) usedRights(path string) map[right]bool {
 func (o *controllerTest) grantedRights() map[right]bool {
 	o.t.Helper()
 	clusterRole, err := o.client.RbacV1().ClusterRoles().Get(o.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	role, err := o.client.RbacV1().Roles(name).Get(o.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	granted := map[right]bool{}
 	for kind, rules := range map[string][]rbacv1.PolicyRule{"ClusterRole": clusterRole.Rules, "Role": role.Rules} {
 		for _, rule := range rules {
@@ -556,17 +527,11 @@ func (o *controllerTest) grantedRights() map[right]bool {
 func (o *controllerTest) admissionAsksForFinalizers() {
 	o.t.Helper()
 	config, err := cluster.Config(o.kubeconfig)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	controller, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	own, err := o.client.AppsV1().Deployments(o.namespace).Get(o.Context(), "cup", metav1.GetOptions{})
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	fatal.If(o.t, err)
 	create := func() error {
 		_, err := controller.AppsV1().Deployments(o.namespace).Create(o.Context(), &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Name: "another", OwnerReferences: own.OwnerReferences}, Spec: own.Spec,
@@ -612,9 +577,7 @@ func (o *controllerTest) without(r right, f func()) {
 				_, err = o.client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
 			}
 		}
-		if err != nil {
-			o.t.Fatal(err)
-		}
+		fatal.If(o.t, err)
 		return before
 	}
 	resource, subresource, _ := strings.Cut(r.resource, "/")

@@ -163,14 +163,13 @@ func checkLogs(c *check.C) {
 	c.Must(grant(c, "some", some))
 	everywhere := metav1.ObjectMeta{Name: c.Namespace + "-logs"}
 	rbac := c.Client.RbacV1()
-	c.T.Cleanup(func() {
-		ctx := context.WithoutCancel(c.Context())
-		for _, err := range []error{rbac.ClusterRoleBindings().Delete(ctx, everywhere.Name, metav1.DeleteOptions{}), rbac.ClusterRoles().Delete(ctx, everywhere.Name, metav1.DeleteOptions{})} {
-			if err != nil && !apierrors.IsNotFound(err) {
-				c.T.Error(err)
-			}
-		}
-	})
+	c.AtEnd(
+		func(ctx context.Context) error {
+			return rbac.ClusterRoleBindings().Delete(ctx, everywhere.Name, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return rbac.ClusterRoles().Delete(ctx, everywhere.Name, metav1.DeleteOptions{})
+		})
 	_, err := rbac.ClusterRoles().Create(c.Context(), &rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{get("pods/log")}}, metav1.CreateOptions{})
 	c.Must(err)
 	_, err = rbac.ClusterRoleBindings().Create(c.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: everywhere,

@@ -16,6 +16,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/image"
 )
 
@@ -60,24 +61,18 @@ func (d *deployment) upgrade() {
 func (d *deployment) loadNext() {
 	d.t.Helper()
 	config, err := d.image.ConfigFile()
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	config = config.DeepCopy()
 	config.Config.Labels["org.opencontainers.image.version"] = "2"
 	next, err := mutate.ConfigFile(d.image, config)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	d.loadAs(nextImage, next)
 }
 
 func (d *deployment) loadAs(tag string, img v1.Image) {
 	d.t.Helper()
 	file := filepath.Join(d.t.TempDir(), "image.tar")
-	if err := image.Write(file, tag, img); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, image.Write(file, tag, img))
 	d.LoadImages(file)
 }
 
@@ -88,7 +83,7 @@ func (d *deployment) moveStorage() {
 	ctx := d.Context()
 	client := crdtest.Client(d.t, d.Env).ApiextensionsV1().CustomResourceDefinitions()
 	crd := definitions[0]
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	fatal.If(d.t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		definition, err := client.Get(ctx, crd, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -99,9 +94,7 @@ func (d *deployment) moveStorage() {
 		definition.Spec.Versions = append(definition.Spec.Versions, next)
 		_, err = client.Update(ctx, definition, metav1.UpdateOptions{})
 		return err
-	}); err != nil {
-		d.t.Fatal(err)
-	}
+	}))
 	stored := func(want ...string) {
 		d.t.Helper()
 		d.Eventually(time.Minute, func(ctx context.Context) error {
@@ -113,14 +106,10 @@ func (d *deployment) moveStorage() {
 		})
 	}
 	stored("v1alpha1", "v1beta1")
-	if err := crdwait.Established(ctx, d.Config, crd); err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, crdwait.Established(ctx, d.Config, crd))
 	policies := d.Dynamic.Resource(v1alpha1.HealthCheckPolicyResource)
 	list, err := policies.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fatal.If(d.t, err)
 	for _, old := range list.Items {
 		// The API server switches a moment later. Then the first write, which may be the
 		// controller's, moves the object, even one that changes nothing.
@@ -136,7 +125,7 @@ func (d *deployment) moveStorage() {
 			return err
 		})
 	}
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	fatal.If(d.t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		definition, err := client.Get(ctx, crd, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -144,9 +133,7 @@ func (d *deployment) moveStorage() {
 		definition.Status.StoredVersions = []string{"v1beta1"}
 		_, err = client.UpdateStatus(ctx, definition, metav1.UpdateOptions{})
 		return err
-	}); err != nil {
-		d.t.Fatal(err)
-	}
+	}))
 	stored("v1beta1")
 	d.pod("moved")
 	d.marked("moved")

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -39,9 +40,7 @@ func TestSecondVersion(t *testing.T) {
 	in := func(version string) func(object string) *unstructured.Unstructured {
 		return func(object string) *unstructured.Unstructured {
 			o := &unstructured.Unstructured{}
-			if err := json.Unmarshal([]byte(object), &o.Object); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, json.Unmarshal([]byte(object), &o.Object))
 			o.SetAPIVersion("controller.nicoleh.io/" + version)
 			o.SetKind("Icecream")
 			return o
@@ -53,15 +52,11 @@ func TestSecondVersion(t *testing.T) {
 	hub, old := client("v1"), client("v1alpha1")
 	ok := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	must := func(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return o
 	}
 	spec := func(o *unstructured.Unstructured, want string) {
@@ -111,9 +106,7 @@ func TestSecondVersion(t *testing.T) {
 		}
 	})
 	data, err := json.Marshal(crd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := definitions.Patch(ctx, definition, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "test", Force: new(true)}); err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +152,7 @@ func TestSecondVersion(t *testing.T) {
 	load := s.Start(testenv.Command{Path: s.Program("./08-webhooks/load"), Timeout: 5 * time.Minute,
 		Args: []string{"-namespace", s.Namespace, "-rate", rate(), "-objects", strings.Join(objects, ",")}})
 	s.rotate()
-	if err := load.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, load.Signal(os.Interrupt))
 	r := load.Wait()
 	t.Logf("in a rotation: %s", r.Stdout)
 	if !strings.Contains(r.Stdout, ", 0 refused") || strings.Contains(r.Stdout, "\n0 changes") {
@@ -172,9 +163,7 @@ func TestSecondVersion(t *testing.T) {
 	stored := func() []string {
 		t.Helper()
 		found, err := definitions.Get(ctx, definition, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return found.Status.StoredVersions
 	}
 	if got := stored(); !slices.Equal(got, []string{"v1alpha1", "v1"}) {
@@ -242,19 +231,13 @@ func TestSecondVersion(t *testing.T) {
 func twoVersions(t *testing.T, s *setup) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	definition, err := json.Marshal(crdtest.Read(t, icecreamCRD))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	command := exec.CommandContext(s.Context(), "jq", "--arg", "url", "https://"+s.listens, "--arg", "secret", s.Namespace+"/"+ca, "--from-file", "two-versions.jq")
 	command.Stdin = bytes.NewReader(definition)
 	output, err := command.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := json.Unmarshal(output, crd); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(output, crd))
 	crd.TypeMeta = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}
 	return crd
 }

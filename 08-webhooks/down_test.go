@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -40,21 +41,15 @@ func TestConversionDown(t *testing.T) {
 	object := func(version, name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": group + "/" + version, "kind": "Icecream", "metadata": map[string]any{"name": name}, "spec": map[string]any{"deploymentName": name}}}
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, old := range []struct{ namespace, name string }{{e.Namespace, "old"}, {e.Namespace, "forgotten"}, {ending, "old"}} {
 		_, err := in(old.namespace, "v1alpha1").Create(ctx, object("v1alpha1", old.name), metav1.CreateOptions{})
-		must(err)
+		fatal.If(t, err)
 	}
 
 	// Now v1 is stored, with the same schema, and the converter is away.
 	definitions := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	now, err := definitions.Get(ctx, crd.Name, metav1.GetOptions{})
-	must(err)
+	fatal.If(t, err)
 	v1 := *now.Spec.Versions[0].DeepCopy()
 	v1.Name = "v1"
 	now.Spec.Versions[0].Storage = false
@@ -62,14 +57,12 @@ func TestConversionDown(t *testing.T) {
 	now.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
 		ConversionReviewVersions: []string{"v1"}, ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: new("https://127.0.0.1:1/convert")}}}
 	_, err = definitions.Update(ctx, now, metav1.UpdateOptions{})
-	must(err)
-	none := func() { // the way out
-		_, err := definitions.Patch(context.WithoutCancel(ctx), crd.Name, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}]`), metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
+	fatal.If(t, err)
+	none := func(ctx context.Context) error { // the way out
+		_, err := definitions.Patch(ctx, crd.Name, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}]`), metav1.PatchOptions{})
+		return err
 	}
-	t.Cleanup(none)
+	e.AtEnd(none)
 	// The server's cache of v1alpha1 has to be there before an object of v1 is, with which it can never be filled. It is
 	// by the cache that a deletion needs a conversion: what it holds is encoded as it would be stored, while bytes from etcd are
 	// compared as they are (CacheDelegator.Delete and store.getStateFromObject in k8s.io/apiserver).
@@ -95,7 +88,7 @@ func TestConversionDown(t *testing.T) {
 
 	namespaces := e.Client.CoreV1().Namespaces()
 	for _, name := range []string{ending, empty} { // which takes time, so they are looked at later
-		must(namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
+		fatal.If(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 
 	fails := func(what string, err error) {
@@ -141,10 +134,10 @@ func TestConversionDown(t *testing.T) {
 	// The garbage collector goes on with everything else.
 	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
 	owner, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}}}}, metav1.CreateOptions{})
-	must(err)
-	must(maps.Delete(ctx, "owner", metav1.DeleteOptions{}))
+	fatal.If(t, err)
+	fatal.If(t, maps.Delete(ctx, "owner", metav1.DeleteOptions{}))
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		if _, err := maps.Get(ctx, "owned", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the garbage collector has not taken what has no owner any more (%v)", err)
@@ -155,7 +148,7 @@ func TestConversionDown(t *testing.T) {
 	// A change of the definition makes the server forget its cache of v1alpha1, which it cannot fill again.
 	const another = "https://127.0.0.1:1/another"
 	_, err = definitions.Patch(ctx, crd.Name, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/url", "value": "`+another+`"}]`), metav1.PatchOptions{})
-	must(err)
+	fatal.If(t, err)
 	e.Eventually(time.Minute, func(context.Context) error {
 		if err := get("old", "v1"); err == nil || !strings.Contains(err.Error(), another) {
 			return fmt.Errorf("the change is not in force yet: %v", err)
@@ -181,7 +174,7 @@ func TestConversionDown(t *testing.T) {
 			return fmt.Errorf("the conditions of %s are %v", name, namespace.Status.Conditions)
 		})
 	}
-	none()
+	fatal.If(t, none(ctx))
 	for _, name := range []string{ending, empty} {
 		e.Eventually(3*time.Minute, func(ctx context.Context) error {
 			if _, err := namespaces.Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -214,17 +207,11 @@ func TestManagedFieldsOfVersions(t *testing.T) {
 		_, err := client(version).Patch(ctx, name, types.ApplyPatchType, fmt.Appendf(nil, `{"apiVersion": "%s/%s", "kind": "Icecream", "metadata": {"name": "%s"}, "spec": %s}`, group, version, name, spec), metav1.PatchOptions{FieldManager: manager})
 		return err
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	// entries are the managers with the versions of their entries, in order.
 	entries := func(name string) string {
 		t.Helper()
 		o, err := client("v1").Get(ctx, name, metav1.GetOptions{})
-		must(err)
+		fatal.If(t, err)
 		var all []string
 		for _, f := range o.GetManagedFields() {
 			all = append(all, f.Manager+" "+strings.TrimPrefix(f.APIVersion, group+"/"))
@@ -238,18 +225,18 @@ func TestManagedFieldsOfVersions(t *testing.T) {
 			t.Errorf("managedFields of %s: %s, want %s", name, got, text)
 		}
 	}
-	must(apply("vanilla", "v1alpha1", "first", `{"deploymentName": "vanilla", "replicas": 3}`))
+	fatal.If(t, apply("vanilla", "v1alpha1", "first", `{"deploymentName": "vanilla", "replicas": 3}`))
 	want("vanilla", "first v1alpha1")
 	// A conflict is one, whichever version somebody writes in.
 	if err := apply("vanilla", "v1", "second", `{"replicas": 2}`); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `conflict with "first": .spec.replicas`) {
 		t.Errorf("applying somebody else's field in the other version: %v, want 409 with first and its field", err)
 	}
-	must(apply("vanilla", "v1", "second", `{"deploymentName": "vanilla"}`))
+	fatal.If(t, apply("vanilla", "v1", "second", `{"deploymentName": "vanilla"}`))
 	want("vanilla", "first v1alpha1, second v1")
 
 	// Whoever applies takes its entry along to the version of the last time.
-	must(apply("lemon", "v1alpha1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
-	must(apply("lemon", "v1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
+	fatal.If(t, apply("lemon", "v1alpha1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
+	fatal.If(t, apply("lemon", "v1", "first", `{"deploymentName": "lemon", "replicas": 3}`))
 	want("lemon", "first v1")
 
 	// v1 is stored, v1alpha1 is served no more, and then it is gone.
@@ -257,15 +244,15 @@ func TestManagedFieldsOfVersions(t *testing.T) {
 	change := func(f func(crd *apiextensionsv1.CustomResourceDefinition)) {
 		t.Helper()
 		now, err := definitions.Get(ctx, crd.Name, metav1.GetOptions{})
-		must(err)
+		fatal.If(t, err)
 		f(now)
 		_, err = definitions.Update(ctx, now, metav1.UpdateOptions{})
-		must(err)
+		fatal.If(t, err)
 	}
 	label := func(name, value string) {
 		t.Helper()
 		_, err := client("v1").Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"labels": {"n": "%s"}}}`, value), metav1.PatchOptions{FieldManager: "third"})
-		must(err)
+		fatal.If(t, err)
 	}
 	change(func(now *apiextensionsv1.CustomResourceDefinition) {
 		now.Spec.Versions[0].Storage, now.Spec.Versions[0].Served, now.Spec.Versions[1].Storage = false, false, true
@@ -285,7 +272,7 @@ func TestManagedFieldsOfVersions(t *testing.T) {
 	}
 	want("vanilla", "first v1alpha1, second v1, third v1") // it need not be served
 	_, err := definitions.Patch(ctx, crd.Name, types.MergePatchType, []byte(`{"status": {"storedVersions": ["v1"]}}`), metav1.PatchOptions{}, "status")
-	must(err)
+	fatal.If(t, err)
 	change(func(now *apiextensionsv1.CustomResourceDefinition) { now.Spec.Versions = now.Spec.Versions[1:] })
 	e.Eventually(time.Minute, func(ctx context.Context) error {
 		if err := apply("vanilla", "v1", "second", `{"deploymentName": "vanilla"}`); err == nil || !strings.Contains(err.Error(), "invalid group/version: "+group+"/v1alpha1") {
@@ -295,13 +282,13 @@ func TestManagedFieldsOfVersions(t *testing.T) {
 	})
 	label("vanilla", "3")
 	want("vanilla", "") // nobody owns anything any more
-	must(apply("vanilla", "v1", "first", `{"deploymentName": "vanilla"}`))
+	fatal.If(t, apply("vanilla", "v1", "first", `{"deploymentName": "vanilla"}`))
 	want("vanilla", "before-first-apply v1, first v1")
-	must(apply("lemon", "v1", "first", `{"deploymentName": "lemon"}`))
+	fatal.If(t, apply("lemon", "v1", "first", `{"deploymentName": "lemon"}`))
 	// What first has left out goes, and the default comes, only where it is known to have been first's.
 	for name, replicas := range map[string]int64{"vanilla": 3, "lemon": 1} {
 		o, err := client("v1").Get(ctx, name, metav1.GetOptions{})
-		must(err)
+		fatal.If(t, err)
 		if got, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); got != replicas {
 			t.Errorf("the spec of %s is %v, want %d replicas", name, o.Object["spec"], replicas)
 		}

@@ -15,7 +15,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -24,6 +23,7 @@ import (
 	policyv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -61,9 +61,7 @@ func newSetup(t testing.TB) *setup {
 	e := testenv.New(t)
 	crdtest.Share(t, e, icecreamCRD, policyCRD)
 	own, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := &setup{Env: e, t: t, own: own, dir: filepath.Join(t.TempDir(), "certificate")}
 	r := e.Run(testenv.Command{Path: e.Program("./08-webhooks/address")})
 	if s.address = strings.TrimSpace(r.Stdout); r.ExitCode != 0 || s.address == "" {
@@ -122,29 +120,24 @@ func (s *setup) serve(args ...string) {
 func (s *setup) register(change func(*admissionregistrationv1.ValidatingWebhookConfiguration)) {
 	s.t.Helper()
 	data, err := os.ReadFile("webhooks.yaml")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	for old, new := range map[string]string{"ADDRESS": s.listens, "inject-ca: workshop-08/": "inject-ca: " + s.Namespace + "/", "metadata.name: workshop-08": "metadata.name: " + s.Namespace, "name: workshop-08": "name: " + s.Namespace} {
 		data = bytes.ReplaceAll(data, []byte(old), []byte(new))
 	}
 	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	documents := bytes.Split(data, []byte("\n---\n"))
 	for i, o := range []any{mutating, validating} {
-		if err := yaml.UnmarshalStrict(documents[i], o); err != nil {
-			s.t.Fatal(err)
-		}
+		fatal.If(s.t, yaml.UnmarshalStrict(documents[i], o))
 	}
 	change(validating)
 	client := s.Client.AdmissionregistrationV1()
-	s.t.Cleanup(func() {
-		ctx := context.WithoutCancel(s.Context())
-		for _, err := range []error{client.MutatingWebhookConfigurations().Delete(ctx, s.Namespace, metav1.DeleteOptions{}), client.ValidatingWebhookConfigurations().Delete(ctx, s.Namespace, metav1.DeleteOptions{})} {
-			if err != nil && !apierrors.IsNotFound(err) {
-				s.t.Error(err)
-			}
-		}
-	})
+	s.AtEnd(
+		func(ctx context.Context) error {
+			return client.MutatingWebhookConfigurations().Delete(ctx, s.Namespace, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return client.ValidatingWebhookConfigurations().Delete(ctx, s.Namespace, metav1.DeleteOptions{})
+		})
 	if _, err := client.MutatingWebhookConfigurations().Create(s.Context(), mutating, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -211,9 +204,7 @@ func (s *setup) rotate() {
 	s.t.Helper()
 	secrets := s.Client.CoreV1().Secrets(s.Namespace)
 	before, err := secrets.Get(s.Context(), ca, metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	if _, err := secrets.Patch(s.Context(), ca, types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/rotate": "now"}}}`), metav1.PatchOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -276,9 +267,7 @@ func TestRotation(t *testing.T) {
 				s.rotate()
 			}
 			s.inForce() // until the volume has the last certificate
-			if err := load.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, load.Signal(os.Interrupt))
 			r := load.Wait()
 			var changes, refused int
 			if i := strings.Index(r.Stdout, "working\n"); i < 0 {

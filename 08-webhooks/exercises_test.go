@@ -104,14 +104,13 @@ func configuration(c *check.C, file, ours string, namespaces ...string) *admissi
 // register creates configurations, and removes them at the end of the check.
 func register(c *check.C, mutating *admissionregistrationv1.MutatingWebhookConfiguration, validating *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	client, name := c.Client.AdmissionregistrationV1(), validating.Name
-	c.T.Cleanup(func() {
-		ctx := context.WithoutCancel(c.Context())
-		for _, err := range []error{client.MutatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{}), client.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})} {
-			if err != nil && !apierrors.IsNotFound(err) {
-				c.T.Error(err)
-			}
-		}
-	})
+	c.AtEnd(
+		func(ctx context.Context) error {
+			return client.MutatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})
+		},
+		func(ctx context.Context) error {
+			return client.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})
+		})
 	var err error
 	if mutating != nil {
 		_, err = client.MutatingWebhookConfigurations().Create(c.Context(), mutating, metav1.CreateOptions{})
@@ -215,7 +214,8 @@ func checkCondition(c *check.C) {
 		return guarded(c, err)
 	}
 	const anna, scheduler, manager, account = "anna", "system:kube-scheduler", "system:kube-controller-manager", "system:serviceaccount:shop:default"
-	const proxy, liar, cluster = "system:kube-proxy", "anna-system:kube-scheduler", "system:serviceaccount:kube-system:default"
+	const proxy, aggregator, node = "system:kube-proxy", "system:kube-aggregator", "system:node:node-1"
+	const kubelet, liar, cluster = "system:kubelet-1", "anna-system:kube-scheduler", "system:serviceaccount:kube-system:default"
 	const want = "the webhook is asked about all but the control plane"
 	switch {
 	case !asked(anna) && asked(scheduler):
@@ -224,14 +224,16 @@ func checkCondition(c *check.C) {
 		c.Fail(want, "it was not asked about "+anna)
 	case asked(scheduler) && asked(manager):
 		c.Fail(want, "it was asked about "+scheduler)
-	case asked(scheduler) || asked(manager) || asked(proxy):
-		c.Mistake("only one of them", want, "it was asked about one of "+strings.Join([]string{scheduler, manager, proxy}, ", "))
+	case asked(scheduler) || asked(manager) || asked(proxy) || asked(aggregator):
+		c.Mistake("only one of them", want, "it was asked about one of "+strings.Join([]string{scheduler, manager, proxy, aggregator}, ", "))
 	case !asked(liar):
 		c.Fail(want, "it was not asked about "+liar)
 	case !asked(account):
 		c.Mistake("everything of the system", want, "it was not asked about "+account)
 	case !asked(cluster):
 		c.Mistake("everything of the system", want, "it was not asked about "+cluster)
+	case !asked(node), !asked(kubelet):
+		c.Fail(want, "it was not asked about "+node+" or "+kubelet)
 	}
 }
 
@@ -369,6 +371,9 @@ func checkGuard(c *check.C) {
 	}
 	if !guarded(c, as("system:serviceaccount:kube-system-tools:ci", "system:serviceaccounts", "system:serviceaccounts:kube-system-tools")) {
 		c.Mistake("every account", want, "a ServiceAccount of the namespace kube-system-tools changed a Deployment")
+	}
+	if !guarded(c, as("system:kubelet-1")) {
+		c.Fail(want, "somebody called system:kubelet-1 changed a Deployment")
 	}
 	for _, tc := range []struct {
 		mistake, what string
@@ -689,6 +694,16 @@ func shown(o policyObject) string {
 	return string(data)
 }
 
+// probes are those of an object in v1alpha1, sorted.
+func probes(o policyObject) (names []string) {
+	list, _ := at(o, "spec", "requiredProbes").([]any)
+	for _, p := range list {
+		names = append(names, fmt.Sprint(p))
+	}
+	slices.Sort(names)
+	return names
+}
+
 // checkLossless converts everything that there can be there and back, and then changes something in between.
 func checkLossless(c *check.C) {
 	v := converter{c, c.Program()}
@@ -710,19 +725,10 @@ func checkLossless(c *check.C) {
 					c.Mistake("others' annotations lost", want, held)
 				}
 			}
-			sorted := func(o policyObject) []string {
-				var names []string
-				list, _ := at(o, "spec", "requiredProbes").([]any)
-				for _, p := range list {
-					names = append(names, fmt.Sprint(p))
-				}
-				slices.Sort(names)
-				return names
-			}
-			probes := []string{"spec", "requiredProbes"}
+			ordered := []string{"spec", "requiredProbes"}
 			grace := []string{"spec", "gracePeriodSeconds"}
 			switch {
-			case !reflect.DeepEqual(at(was, probes...), at(now, probes...)) && slices.Equal(sorted(was), sorted(now)):
+			case !reflect.DeepEqual(at(was, ordered...), at(now, ordered...)) && slices.Equal(probes(was), probes(now)):
 				c.Mistake("order lost", want, held)
 			case at(was, "spec", "action") == "kill" && at(now, "spec", "action") == "kill" && at(now, "spec", "podLabel") == nil && at(was, "spec", "podLabel") != nil:
 				c.Mistake("label of a killer lost", want, held)
@@ -757,6 +763,18 @@ func checkLossless(c *check.C) {
 	}
 	if want := []any{"startup", "liveness"}; !reflect.DeepEqual(at(now[1], "spec", "requiredProbes"), want) {
 		c.Fail("the order of the probes, when somebody has changed only the mark in v1", shown(now[1]))
+	}
+	// Of the probes that somebody has written in an order of their own, one goes, or another one comes.
+	for _, wanted := range []policyObject{{"startup": true}, {"liveness": true, "readiness": true, "startup": true}} {
+		hub = v.convert("v1", old[:1])
+		hub[0]["spec"].(policyObject)["probes"] = wanted
+		now := v.convert("v1alpha1", hub)[0]
+		if want := slices.Sorted(maps.Keys(wanted)); !slices.Equal(probes(now), want) {
+			if slices.Equal(probes(now), []string{"liveness", "startup"}) {
+				c.Mistake("old value wins", fmt.Sprintf("requiredProbes %v, after somebody has written that in v1", want), shown(now))
+			}
+			c.Fail(fmt.Sprintf("requiredProbes %v, in any order", want), shown(now))
+		}
 	}
 	hub = []policyObject{policyOf("v1", "c", false, policyObject{"probes": policyObject{"liveness": true}, "gracePeriodSeconds": int64(30)})}
 	old = v.convert("v1alpha1", hub)
@@ -872,15 +890,18 @@ func checkQuota(c *check.C) {
 		c.Mistake("other teams count", "10 replicas for another team", "they were refused")
 	}
 	late := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1}) // a cache may lag
-	if q.refused(q.create(second, "vanilla", 4, metav1.CreateOptions{})) {
+	if q.refused(q.create(second, "vanilla", 2, metav1.CreateOptions{})) || q.refused(q.create(second, "lemon", 1, metav1.CreateOptions{})) || q.refused(q.create(second, "mint", 1, metav1.CreateOptions{})) {
 		c.Mistake("other teams count", "4 and 4 replicas in two namespaces of one team", "the second 4 were refused; another team has 10")
 	}
 	if !q.refused(q.create(second, "probe", 3, dry)) {
-		const want, held = "4 and 4 replicas, and 3 more refused", "they were allowed: 11 in two namespaces"
+		const want, held = "4 replicas, and 1, 1 and 2 in another namespace, and 3 more refused", "they were allowed: 11 in two namespaces"
 		if late.Struck() > 0 {
 			c.Fail(want, held+". The program counts from a cache, whose events came late; list at the API server")
 		}
 		c.Mistake("one namespace only", want, held)
+	}
+	if slices.ContainsFunc(proxy.Requests(faultproxy.Match{Verb: "list", Resource: "icecreams"}), func(r faultproxy.Request) bool { return strings.Contains(r.Query, "resourceVersion=0") }) {
+		c.Fail("lists of Icecreams as they are stored", "a list with resourceVersion=0, which the API server answers from its own cache, which may lag, too")
 	}
 	late.Remove()
 	set := func(name string, patch string) error {
@@ -891,7 +912,7 @@ func checkQuota(c *check.C) {
 		c.Mistake("counts itself twice", "6 replicas in place of 4, which makes 10", "they were refused")
 	}
 	if !q.refused(set("vanilla", `{"spec": {"replicas": 7}}`)) {
-		c.Mistake("another of its name", "7 replicas in place of 6 are refused, since that makes 11 with the 4 of the Icecream vanilla in another namespace", "they were allowed")
+		c.Mistake("another of its name", "7 replicas in place of 6 are refused, since that makes 11 with the 4 in another namespace, of which an Icecream called vanilla has 2", "they were allowed")
 	}
 	scale := func(replicas int32) error {
 		s := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Namespace: first}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}

@@ -26,6 +26,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -39,9 +40,7 @@ const system = "webhook-system"
 func install(t *testing.T, e *testenv.Env, change func(manifests string) string) string {
 	t.Helper()
 	manifests, err := e.Kubectl(e.Context(), "kustomize", "08-webhooks/config")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	manifests = strings.ReplaceAll(manifests, system, e.Namespace)
 	if _, rest, ok := strings.Cut(manifests, "\n---\n"); ok && strings.HasPrefix(manifests, "apiVersion: v1\nkind: Namespace\n") {
 		manifests = rest // it is there
@@ -50,9 +49,7 @@ func install(t *testing.T, e *testenv.Env, change func(manifests string) string)
 	}
 	manifests = change(manifests)
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
-	if err := os.WriteFile(file, []byte(manifests), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(manifests), 0o644))
 	t.Cleanup(func() { // also what is in no namespace
 		if _, err := e.Kubectl(context.WithoutCancel(e.Context()), "delete", "-f", file, "--ignore-not-found", "--wait=false"); err != nil {
 			t.Error(err)
@@ -71,15 +68,11 @@ func install(t *testing.T, e *testenv.Env, change func(manifests string) string)
 func TestConfigurations(t *testing.T) {
 	read := func(path string) []string {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var all []string
 		for _, document := range strings.Split(string(data), "\n---\n") {
 			var c admissionregistrationv1.MutatingWebhookConfiguration // has all fields of the other one
-			if err := yaml.Unmarshal([]byte(document), &c); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, yaml.Unmarshal([]byte(document), &c))
 			for _, w := range c.Webhooks {
 				w.ClientConfig, w.NamespaceSelector = admissionregistrationv1.WebhookClientConfig{}, nil
 				all = append(all, fmt.Sprint(c.Kind, " ", w.String()))
@@ -118,13 +111,9 @@ func TestRights(t *testing.T) {
 		p := s.Proxy()
 		proxies[account] = p
 		request, err := s.Client.CoreV1().ServiceAccounts(s.Namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		file := filepath.Join(t.TempDir(), account)
-		if err := p.WriteKubeconfig(file, s.Namespace, request.Status.Token); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, p.WriteKubeconfig(file, s.Namespace, request.Status.Token))
 		return file
 	}
 
@@ -187,9 +176,7 @@ func TestRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		role, err := s.Client.RbacV1().ClusterRoles().Get(ctx, s.Namespace+"-"+account, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, rule := range append(rules, role.Rules...) {
 			for r := range rights.Of(rule) {
 				if r.Resource == "services/finalizers" { // only an admission plugin asks for it
@@ -240,9 +227,7 @@ func TestInCluster(t *testing.T) {
 	e.NeedsImages()
 	crdtest.Share(t, e, icecreamCRD, policyCRD)
 	own, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx := e.Context()
 	for _, program := range []string{"cert-keeper", "webhook"} {
 		if said := e.MakeImage("08-webhooks/" + program); !strings.Contains(said, "workshop/"+program+":1") {
@@ -276,9 +261,7 @@ func TestInCluster(t *testing.T) {
 		t.Helper()
 		load := e.Start(testenv.Command{Path: e.Program("./08-webhooks/load"), Timeout: 10 * time.Minute, Args: []string{"-namespace", team.Namespace, "-rate", "50", "-objects", strings.Join(objects, ",")}})
 		f()
-		if err := load.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, load.Signal(os.Interrupt))
 		r := load.Wait()
 		t.Logf("%s: %s", what, r.Stdout)
 		if !strings.Contains(r.Stdout, ", 0 refused") || strings.Contains(r.Stdout, "\n0 changes") {
@@ -334,9 +317,7 @@ func TestInCluster(t *testing.T) {
 		evict := func(pod string) error {
 			return e.Client.CoreV1().Pods(e.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod}})
 		}
-		if err := evict(names[0]); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, evict(names[0]))
 		if err := evict(names[1]); !apierrors.IsTooManyRequests(err) {
 			t.Errorf("the second eviction: %v, want 429 of the disruption budget", err)
 		}

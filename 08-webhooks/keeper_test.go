@@ -3,6 +3,7 @@ package webhooks
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -38,13 +40,6 @@ func newKeeperTest(t testing.TB, args ...string) *keeperTest {
 	return &keeperTest{controllertest.New(t, e, e.Program("./08-webhooks/cert-keeper"), append([]string{"-settle", "1s"}, args...)...), t}
 }
 
-func (k *keeperTest) must(err error) {
-	k.t.Helper()
-	if err != nil {
-		k.t.Fatal(err)
-	}
-}
-
 // asks makes a Service that asks for a certificate.
 func (k *keeperTest) asks(name, secret, hosts string) {
 	k.t.Helper()
@@ -52,7 +47,7 @@ func (k *keeperTest) asks(name, secret, hosts string) {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"cert-keeper.k8s-go.openshift.org/secret": secret, "cert-keeper.k8s-go.openshift.org/hosts": hosts}},
 		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone},
 	}, metav1.CreateOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 }
 
 func (k *keeperTest) secret(name string) *corev1.Secret {
@@ -89,7 +84,7 @@ func TestKeeperRefuses(t *testing.T) {
 	k := newKeeperTest(t, "-allow-hosts", "127.0.0.1, example.org,FD00:0::1")
 	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "taken"}, Data: map[string][]byte{"mine": []byte("yes")}}
 	foreign, err := k.Client.CoreV1().Secrets(k.Namespace).Create(k.Context(), foreign, metav1.CreateOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	k.asks("a", "taken", "")
 	k.asks("b", "b-tls", "kubernetes.default.svc")
 	k.asks("c", "c-tls", " 127.0.0.1, example.org, FD00:0::1") // of an address, there are many spellings
@@ -105,7 +100,7 @@ func TestKeeperRefuses(t *testing.T) {
 	if got := k.secret("c-tls"); got.Type != corev1.SecretTypeTLS || len(got.Data["tls.key"]) == 0 {
 		t.Errorf("the Secret of c is %v", got)
 	}
-	k.must(k.Hold(2*time.Second, func() error {
+	fatal.If(k.t, k.Hold(2*time.Second, func() error {
 		now := k.secret("taken")
 		if now.ResourceVersion != foreign.ResourceVersion {
 			return fmt.Errorf("the foreign Secret was written: %v", now.ManagedFields)
@@ -131,6 +126,23 @@ func TestKeeperRefuses(t *testing.T) {
 	}
 }
 
+// When a Secret of somebody else goes, no event says so.
+func TestKeeperLooksForAFreeName(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	secrets := k.Client.CoreV1().Secrets(k.Namespace)
+	_, err := secrets.Create(k.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{})
+	fatal.If(k.t, err)
+	k.asks("web", "taken", "")
+	k.Start()
+	k.event("Refused", "the Secret taken belongs to somebody else")
+	fatal.If(k.t, secrets.Delete(k.Context(), "taken", metav1.DeleteOptions{}))
+	k.Eventually(90*time.Second, func(ctx context.Context) error {
+		_, err := secrets.Get(ctx, "taken", metav1.GetOptions{})
+		return err
+	})
+}
+
 // A keeper that comes back when its CA has ended makes another one, like any other.
 func TestKeeperComesBackTooLate(t *testing.T) {
 	t.Parallel()
@@ -140,9 +152,51 @@ func TestKeeperComesBackTooLate(t *testing.T) {
 	before := k.secret("cert-keeper-ca")
 	k.secret("web-tls")
 	k.Kill()
-	k.must(k.Hold(12*time.Second, func() error { return nil }))
+	fatal.If(k.t, k.Hold(12*time.Second, func() error { return nil }))
 	k.Launch()
 	k.rotated(before)
+}
+
+// What a Service cannot have is said each time that somebody asks for it anew, however long it is.
+func TestKeeperSaysEachRefusal(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("long", "long-tls", strings.Repeat("x", 1200)+".example.org")
+	k.asks("web", "web-tls", "")
+	k.Start()
+	k.event("Refused", "xxx...")
+	k.secret("web-tls")
+	for said := 1; said <= 3; said++ {
+		for i, hosts := range []string{"kubernetes.default.svc", ""} {
+			_, err := k.Client.CoreV1().Services(k.Namespace).Patch(k.Context(), "web", types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/hosts": "`+hosts+`"}}}`), metav1.PatchOptions{})
+			fatal.If(k.t, err)
+			later := fmt.Sprintf("later-%d-%d", said, i)
+			k.asks(later, later, "")
+			k.secret(later) // whoever has seen this one has looked at web after its change
+		}
+		if n := strings.Count(k.Process.Stderr(), k.Namespace+`/web" because="the host`); n != said {
+			t.Errorf("said %d times, want %d", n, said)
+		}
+	}
+}
+
+// Services that were refused leave nothing behind in the process.
+func TestKeeperForgetsRefusedServices(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.Start()
+	for n := range 200 {
+		name := fmt.Sprintf("web-%d", n)
+		k.asks(name, name, strings.Repeat("x", 200_000))
+		fatal.If(k.t, k.Client.CoreV1().Services(k.Namespace).Delete(k.Context(), name, metav1.DeleteOptions{}))
+	}
+	k.Eventually(3*time.Minute, func(context.Context) error { // at the latest Go looks for garbage after two minutes
+		heap, err := k.Metric("go_memstats_heap_inuse_bytes")
+		if err == nil && heap > 25<<20 {
+			err = fmt.Errorf("the heap has %.0f MiB", heap/(1<<20))
+		}
+		return err
+	})
 }
 
 // A Service that cannot get its first certificate, here because of a quota, does not keep the CA of
@@ -159,7 +213,7 @@ func TestKeeperRotatesWithoutOne(t *testing.T) {
 	quotas := k.Client.CoreV1().ResourceQuotas(k.Namespace)
 	_, err := quotas.Create(k.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceSecrets: resource.MustParse("2")}}}, metav1.CreateOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	k.Eventually(time.Minute, func(ctx context.Context) error { // until it counts
 		quota, err := quotas.Get(ctx, "full", metav1.GetOptions{})
 		if used := quota.Status.Used[corev1.ResourceSecrets]; err == nil && used.Value() != 2 {
@@ -177,26 +231,103 @@ func TestKeeperRotatesWithoutOne(t *testing.T) {
 	if now := k.secret("a-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
 		t.Error("a has the certificate of the old CA")
 	}
-	k.must(quotas.Delete(k.Context(), "full", metav1.DeleteOptions{}))
+	fatal.If(k.t, quotas.Delete(k.Context(), "full", metav1.DeleteOptions{}))
 	k.secret("b-tls") // with the next try
+}
+
+// Nor does somebody who has made a Secret immutable.
+func TestKeeperRotatesWithoutAnImmutableOne(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("a", "a-tls", "")
+	k.asks("b", "b-tls", "")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	k.secret("a-tls")
+	leaf := k.secret("b-tls")
+	_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(k.Context(), "a-tls", types.MergePatchType, []byte(`{"immutable": true}`), metav1.PatchOptions{})
+	fatal.If(k.t, err)
+	k.rotate()
+	k.event("Refused", "the Secret a-tls is immutable")
+	k.rotated(before)
+	if now := k.secret("b-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
+		t.Error("b has the certificate of the old CA")
+	}
+}
+
+// Nor do short lives: a certificate that the same CA replaces restarts no wait.
+func TestKeeperRotatesWhileItRenews(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-settle", "4s", "-leaf-lifetime", "10s")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	for _, name := range []string{"a-tls", "b-tls", "c-tls"} { // each is replaced when two thirds of its life are over
+		k.asks(name, name, "")
+		k.secret(name)
+		time.Sleep(2 * time.Second)
+	}
+	k.rotate()
+	k.rotated(before)
+}
+
+// The waits of a rotation are longer than the lives of certificates, which are replaced in time all the same.
+func TestKeeperRenewsWhileItRotates(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-settle", "12s", "-leaf-lifetime", "10s")
+	k.asks("web", "web-tls", "")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	k.secret("web-tls")
+	k.rotate()
+	k.Eventually(time.Minute, func(ctx context.Context) error {
+		leaf := k.secret("web-tls")
+		pair, err := tls.X509KeyPair(leaf.Data["tls.crt"], leaf.Data["tls.key"])
+		if err == nil && time.Now().After(pair.Leaf.NotAfter) {
+			k.t.Errorf("the certificate has ended at %s", pair.Leaf.NotAfter)
+			return nil
+		}
+		return errors.Join(err, k.hasRotated(ctx, before))
+	})
+}
+
+// Nor do those that come for the first time, one after the other: what nobody trusts yet restarts no wait.
+func TestKeeperRotatesWhileOthersCome(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-settle", "3s")
+	k.asks("web", "web-tls", "")
+	k.Start()
+	k.secret("web-tls")
+	before := k.secret("cert-keeper-ca")
+	k.rotate()
+	err := errors.New("it has not begun")
+	for n := 0; err != nil && n < 30; n++ {
+		name := fmt.Sprintf("%s-%d", k.Namespace, n)
+		k.asks(name, name, "")
+		k.configuration(name, k.Namespace+"/cert-keeper-ca")
+		time.Sleep(time.Second)
+		err = k.hasRotated(k.Context(), before)
+	}
+	fatal.If(k.t, err)
 }
 
 func (k *keeperTest) rotate() {
 	k.t.Helper()
 	_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(k.Context(), "cert-keeper-ca", types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/rotate": ""}}}`), metav1.PatchOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 }
 
 // rotated waits until another CA than before is trusted, alone.
 func (k *keeperTest) rotated(before *corev1.Secret) {
 	k.t.Helper()
-	k.Eventually(time.Minute, func(ctx context.Context) error {
-		now, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, "cert-keeper-ca", metav1.GetOptions{})
-		if err == nil && (bytes.Equal(now.Data["signing.crt"], before.Data["signing.crt"]) || !bytes.Equal(now.Data["signing.crt"], now.Data["trusted.crt"])) {
-			err = errors.New("the rotation has not ended")
-		}
-		return err
-	})
+	k.Eventually(time.Minute, func(ctx context.Context) error { return k.hasRotated(ctx, before) })
+}
+
+func (k *keeperTest) hasRotated(ctx context.Context, before *corev1.Secret) error {
+	now, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, "cert-keeper-ca", metav1.GetOptions{})
+	if err == nil && (bytes.Equal(now.Data["signing.crt"], before.Data["signing.crt"]) || !bytes.Equal(now.Data["signing.crt"], now.Data["trusted.crt"])) {
+		err = errors.New("the rotation has not ended")
+	}
+	return err
 }
 
 // configuration makes one that is asked about nothing, because no such resource exists.
@@ -211,20 +342,16 @@ func (k *keeperTest) configuration(name, inject string) {
 	}
 	c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"cert-keeper.k8s-go.openshift.org/inject-ca": inject}},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{webhook("one"), webhook("two")}}
-	k.t.Cleanup(func() {
-		if err := configurations.Delete(context.WithoutCancel(k.Context()), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			k.t.Error(err)
-		}
-	})
+	k.AtEnd(func(ctx context.Context) error { return configurations.Delete(ctx, name, metav1.DeleteOptions{}) })
 	_, err := configurations.Create(k.Context(), c, metav1.CreateOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 }
 
 // bundles returns what the webhooks of a configuration trust.
 func (k *keeperTest) bundles(name string) (all [][]byte) {
 	k.t.Helper()
 	c, err := k.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(k.Context(), name, metav1.GetOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	for _, w := range c.Webhooks {
 		all = append(all, w.ClientConfig.CABundle)
 	}
@@ -245,7 +372,7 @@ func TestKeeperRestarts(t *testing.T) {
 	crd.Annotations = map[string]string{"cert-keeper.k8s-go.openshift.org/inject-ca": k.Namespace + "/cert-keeper-ca"}
 	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
 		ConversionReviewVersions: []string{"v1"}, ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")}}}
-	k.must(crdtest.Create(t, k.Env, crd))
+	fatal.If(k.t, crdtest.Create(t, k.Env, crd))
 	k.Start()
 	injected := func(ctx context.Context) error {
 		authority, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, "cert-keeper-ca", metav1.GetOptions{})
@@ -307,7 +434,7 @@ func TestKeeperRestarts(t *testing.T) {
 	restart()
 	k.WaitReady()
 	writes := len(k.Writes())
-	k.must(k.Hold(3*time.Second, func() error {
+	fatal.If(k.t, k.Hold(3*time.Second, func() error {
 		if now := k.Writes(); len(now) > writes {
 			return fmt.Errorf("written at rest: %v", now[writes:])
 		}
@@ -315,17 +442,37 @@ func TestKeeperRestarts(t *testing.T) {
 	}))
 
 	// What is lost is made again; what people remove is filled in again.
-	k.must(k.Client.CoreV1().Secrets(k.Namespace).Delete(k.Context(), "web-tls", metav1.DeleteOptions{}))
+	fatal.If(k.t, k.Client.CoreV1().Secrets(k.Namespace).Delete(k.Context(), "web-tls", metav1.DeleteOptions{}))
 	k.secret("web-tls")
 	_, err := k.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(k.Context(), mine, types.JSONPatchType, []byte(`[{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]`), metav1.PatchOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	k.Eventually(time.Minute, injected)
 	service, err := k.Client.CoreV1().Services(k.Namespace).Get(k.Context(), "web", metav1.GetOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	if !metav1.IsControlledBy(k.secret("web-tls"), service) { // or it would not go with its Service
 		t.Errorf("the Secret belongs to %v", k.secret("web-tls").OwnerReferences)
 	}
 	k.Stop()
+}
+
+// Somebody asks for another rotation when the new CA signs already, as when that one has leaked.
+func TestKeeperRotatesAgain(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t, "-settle", "3s")
+	k.asks("web", "web-tls", "")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	k.secret("web-tls")
+	k.rotate()
+	var second *corev1.Secret
+	k.Eventually(time.Minute, func(context.Context) error {
+		if second = k.secret("cert-keeper-ca"); bytes.Equal(second.Data["signing.crt"], before.Data["signing.crt"]) {
+			return errors.New("the old CA signs")
+		}
+		return nil
+	})
+	k.rotate()
+	k.rotated(second)
 }
 
 // A CA that cannot be read is not replaced: nobody would trust what the new one signs.
@@ -337,20 +484,20 @@ func TestKeeperKeepsADamagedCA(t *testing.T) {
 	leaf := k.secret("web-tls")
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	damaged, err := secrets.Patch(k.Context(), "cert-keeper-ca", types.MergePatchType, []byte(`{"data": {"signing.key": "bm8ga2V5"}}`), metav1.PatchOptions{})
-	k.must(err)
+	fatal.If(k.t, err)
 	k.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(k.Process.Stderr(), "is no CA: signing.crt and signing.key: tls: failed to find any PEM data in key input; restore it, or delete it") {
 			return errors.New("the log does not say so")
 		}
 		return nil
 	})
-	k.must(k.Hold(2*time.Second, func() error {
+	fatal.If(k.t, k.Hold(2*time.Second, func() error {
 		if now := k.secret("cert-keeper-ca"); now.ResourceVersion != damaged.ResourceVersion || k.secret("web-tls").ResourceVersion != leaf.ResourceVersion {
 			return errors.New("it was written")
 		}
 		return nil
 	}))
-	k.must(secrets.Delete(k.Context(), "cert-keeper-ca", metav1.DeleteOptions{}))
+	fatal.If(k.t, secrets.Delete(k.Context(), "cert-keeper-ca", metav1.DeleteOptions{}))
 	k.Eventually(time.Minute, func(context.Context) error {
 		if bytes.Equal(k.secret("web-tls").Data["tls.crt"], leaf.Data["tls.crt"]) {
 			return errors.New("the certificate is that of the old CA")
@@ -370,6 +517,9 @@ func TestKeeperOptions(t *testing.T) {
 		"-leaf-lifetime has to be at least 10s":  {"-leaf-lifetime", "1s"},
 		"-resync 1ms: it has to be a second":     {"-resync", "1ms"},
 		"-ca-lifetime at least as long as that":  {"-leaf-lifetime", "2h", "-ca-lifetime", "1h"},
+		"-settle 10s: want at least 0, and less": {"-settle", "10s", "-leaf-lifetime", "10s", "-ca-lifetime", "30s"},
+		"-settle -1h0m0s: want at least 0":       {"-settle", "-1h"},
+		`-allow-hosts "bücher.example": want`:    {"-allow-hosts", "example.org, bücher.example"},
 		"listening for health and metrics (-lis": {"-namespace", e.Namespace, "-listen", "256.0.0.1:0"},
 	} {
 		if r := e.Run(testenv.Command{Path: program, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {

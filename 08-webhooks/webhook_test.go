@@ -30,6 +30,7 @@ import (
 	icecreamv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	policyv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -47,15 +48,8 @@ func TestRules(t *testing.T) {
 			t.Errorf("got %v, want 403 and %q", err, want)
 		}
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-
 	made, err := icecreams.Create(ctx, icecream("vanilla", ""), metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	if made.Spec.DeploymentName != "vanilla" {
 		t.Errorf("the Deployment is called %q", made.Spec.DeploymentName)
 	}
@@ -66,7 +60,7 @@ func TestRules(t *testing.T) {
 		"with an empty one":            `{"apiVersion": "controller.nicoleh.io/v1alpha1", "kind": "Icecream", "metadata": {"name": "bare"}, "spec": {}}`,
 	} {
 		var o unstructured.Unstructured
-		must(o.UnmarshalJSON([]byte(object)))
+		fatal.If(t, o.UnmarshalJSON([]byte(object)))
 		made, err := s.Dynamic.Resource(icecreamv1alpha1.IcecreamResource).Namespace(s.Namespace).Create(ctx, &o, dry)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -79,7 +73,7 @@ func TestRules(t *testing.T) {
 	d.Spec.Template.Labels, d.Spec.Template.Spec.Containers = d.Spec.Selector.MatchLabels, []corev1.Container{{Name: "main", Image: "workshop/pause:1"}}
 	d.Spec.Replicas = new(int32)
 	_, err = s.Client.AppsV1().Deployments(s.Namespace).Create(ctx, d, metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	if made, err = icecreams.Create(ctx, icecream("mint", ""), dry); err != nil || made.Spec.DeploymentName != "mint-2" {
 		t.Errorf("the Deployment is called %q (%v), want mint-2, because there is a Deployment mint", made.Spec.DeploymentName, err)
 	}
@@ -90,19 +84,19 @@ func TestRules(t *testing.T) {
 
 	// What was accepted once can always be changed in other ways.
 	_, err = icecreams.Create(ctx, icecream("lime", "lime"), metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	d.Name, d.ResourceVersion = "lime", ""
 	_, err = s.Client.AppsV1().Deployments(s.Namespace).Create(ctx, d, metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	_, err = icecreams.Patch(ctx, "lime", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}, "spec": {"replicas": 2}}`), metav1.PatchOptions{})
-	must(err)
+	fatal.If(t, err)
 	_, err = icecreams.Patch(ctx, "lime", types.MergePatchType, []byte(`{"spec": {"deploymentName": "mint"}}`), metav1.PatchOptions{})
 	refused(err, "mint belongs to a Deployment that exists")
 
 	// Policies: a free label, a warning, and too many pods.
 	for _, want := range []string{"health-check-missing", "health-check-missing-2"} {
 		made, err := policies.Create(ctx, policy(want, policyv1alpha1.ActionLabel), metav1.CreateOptions{})
-		must(err)
+		fatal.If(t, err)
 		if made.Spec.PodLabel != want {
 			t.Errorf("the policy has the label %q, want %q", made.Spec.PodLabel, want)
 		}
@@ -111,12 +105,12 @@ func TestRules(t *testing.T) {
 	config := rest.CopyConfig(s.Config)
 	config.WarningHandlerWithContext = warnings
 	warning, err := versioned.NewForConfig(config)
-	must(err)
+	fatal.If(t, err)
 	for name, probes := range map[string][]policyv1alpha1.Probe{"live": {policyv1alpha1.ProbeLiveness}, "ready": {policyv1alpha1.ProbeReadiness}} {
 		p := policy(name, policyv1alpha1.ActionAnnotate)
 		p.Spec.PodLabel, p.Spec.RequiredProbes = "missing", probes
 		_, err := warning.PolicyV1alpha1().HealthCheckPolicies(s.Namespace).Create(ctx, p, metav1.CreateOptions{})
-		must(err)
+		fatal.If(t, err)
 	}
 	if len(warnings.texts) != 1 || !strings.Contains(warnings.texts[0], "writes the annotation missing, too") {
 		t.Errorf("warnings: %q", warnings.texts)
@@ -125,7 +119,7 @@ func TestRules(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", n), Labels: map[string]string{"few": fmt.Sprint(n == 0)}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "workshop/pause:1"}}}}
 		_, err := s.Client.CoreV1().Pods(s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-		must(err)
+		fatal.If(t, err)
 	}
 	_, err = policies.Create(ctx, policy("kill", policyv1alpha1.ActionKill), metav1.CreateOptions{})
 	refused(err, "it would kill 3 of 3 pods; to confirm that, annotate it with policy.k8s-go.openshift.org/confirmed-kills=3")
@@ -135,11 +129,11 @@ func TestRules(t *testing.T) {
 	refused(err, "it would kill 3 of 3 pods")
 	confirmed.Annotations["policy.k8s-go.openshift.org/confirmed-kills"] = "3"
 	_, err = policies.Create(ctx, confirmed, dry)
-	must(err)
+	fatal.If(t, err)
 	few := policy("few", policyv1alpha1.ActionKill)
 	few.Spec.Selector.MatchLabels = map[string]string{"few": "true"}
 	_, err = policies.Create(ctx, few, metav1.CreateOptions{})
-	must(err)
+	fatal.If(t, err)
 	_, err = policies.Patch(ctx, "few", types.MergePatchType, []byte(`{"spec": {"selector": {"matchLabels": null}}}`), metav1.PatchOptions{})
 	refused(err, "it would kill 3 of 3 pods")
 }
@@ -155,9 +149,7 @@ func (w *warned) HandleWarningHeaderWithContext(_ context.Context, _ int, _ stri
 func (s *setup) client() *http.Client {
 	s.t.Helper()
 	authority, err := s.Client.CoreV1().Secrets(s.Namespace).Get(s.Context(), ca, metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authority.Data["trusted.crt"])
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true, Proxy: nil}
@@ -175,16 +167,12 @@ func TestProtocol(t *testing.T) {
 	client := s.client()
 	review := func(change func(*admissionv1.AdmissionReview)) []byte {
 		raw, err := json.Marshal(icecream("probe", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		r := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 			Request: &admissionv1.AdmissionRequest{UID: "42", Namespace: s.Namespace, Object: runtime.RawExtension{Raw: raw}}}
 		change(&r)
 		data, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return data
 	}
 	same := func(*admissionv1.AdmissionReview) {}
@@ -217,14 +205,10 @@ func TestProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), tc.method, "https://"+s.listens+tc.path, bytes.NewReader(tc.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			request.Header.Set("Content-Type", tc.media)
 			response, err := client.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer response.Body.Close()
 			body, err := io.ReadAll(response.Body)
 			if err != nil || response.StatusCode != tc.code || !strings.Contains(string(body), tc.says) {
@@ -268,13 +252,9 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	original, err := configurations.Get(ctx, s.Namespace, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bundle, err := json.Marshal(original.Webhooks[0].ClientConfig.CABundle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	url := *original.Webhooks[0].ClientConfig.URL
 
 	// The wrong host: the certificate does not name the address that the API server was given.
@@ -288,13 +268,9 @@ func TestCertificates(t *testing.T) {
 
 	// The wrong CA, and none: then the certificates of the API server's machine count.
 	foreign, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	other, err := json.Marshal([]byte(foreign.Data["ca.crt"]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	change(`[{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ` + string(other) + `}]`)
 	says("x509: certificate signed by unknown authority")
 	change(`[{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]`)
@@ -305,13 +281,9 @@ func TestCertificates(t *testing.T) {
 	// A file that is half-written, or whose other half is old: the server stays with what it has.
 	data := filepath.Join(s.dir, "..data")
 	good, err := os.ReadFile(filepath.Join(data, "tls.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, half := range [][]byte{good[:len(good)/2], nil} {
-		if err := os.WriteFile(filepath.Join(data, "tls.crt"), half, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(data, "tls.crt"), half, 0o600))
 		s.Eventually(time.Minute, func(ctx context.Context) error {
 			if err := create(ctx); err != nil {
 				return err
@@ -322,15 +294,11 @@ func TestCertificates(t *testing.T) {
 			return nil
 		})
 	}
-	if err := os.WriteFile(filepath.Join(data, "tls.crt"), good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(data, "tls.crt"), good, 0o600))
 	works()
 
 	// Nobody listens.
-	if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.webhook.Signal(syscall.SIGTERM))
 	if r := s.webhook.Wait(); r.ExitCode != 0 {
 		t.Errorf("webhook: exit code %d\n%s", r.ExitCode, r.Stderr)
 	}
@@ -362,9 +330,7 @@ func TestExpired(t *testing.T) {
 		return nil
 	})
 	s.inForce()
-	if err := s.keeper.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.keeper.Signal(syscall.SIGKILL))
 	s.Eventually(time.Minute, func(ctx context.Context) error {
 		_, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("probe", ""), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "x509: certificate has expired or is not yet valid") {
@@ -414,9 +380,7 @@ func TestFailurePolicy(t *testing.T) {
 				}
 				return nil
 			})
-			if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, s.webhook.Signal(syscall.SIGTERM))
 			s.webhook.Wait()
 			if tc.slow != "" {
 				s.serve("-slow", tc.slow)
@@ -478,9 +442,7 @@ func TestReady(t *testing.T) {
 	ask := func() (last bool) {
 		t.Helper()
 		response, err := client.Get("https://" + listening.FindStringSubmatch(s.webhook.Stderr())[1] + "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer response.Body.Close()
 		if _, err := io.Copy(io.Discard, response.Body); err != nil {
 			t.Fatal(err)
@@ -490,9 +452,7 @@ func TestReady(t *testing.T) {
 	if ask() {
 		t.Error("while it is ready, it ends the connection")
 	}
-	if err := s.webhook.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.webhook.Signal(syscall.SIGTERM))
 	s.Eventually(10*time.Second, is("/readyz", 503, "stopping")) // and it still answers, once on each connection:
 	if !ask() {
 		t.Error("while it drains, a connection stays open")
@@ -513,31 +473,23 @@ func TestReinvocation(t *testing.T) {
 	s.serve("-health", "127.0.0.1:0")
 	ctx := s.Context()
 	authority, err := s.Client.CoreV1().Secrets(s.Namespace).Get(ctx, ca, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, rest, _ := strings.Cut(s.webhook.Stderr(), `"Listening for health and metrics" address="`)
 	health, _, _ := strings.Cut(rest, `"`)
 	asked := func() (n int) {
 		t.Helper()
 		response, err := (&http.Client{Transport: &http.Transport{Proxy: nil}}).Get("http://" + health + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_, rest, _ := strings.Cut(string(body), `webhook_requests_total{code="200"} `)
 		_, _ = fmt.Sscan(rest, &n) // none is 0
 		return n
 	}
 	configurations := s.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	t.Cleanup(func() {
-		if err := configurations.Delete(context.WithoutCancel(ctx), s.Namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
+	s.AtEnd(func(ctx context.Context) error {
+		return configurations.Delete(ctx, s.Namespace, metav1.DeleteOptions{})
 	})
 	for policy, want := range map[admissionregistrationv1.ReinvocationPolicyType]int{admissionregistrationv1.NeverReinvocationPolicy: 2, admissionregistrationv1.IfNeededReinvocationPolicy: 3} {
 		webhook := func(name, path string) admissionregistrationv1.MutatingWebhook {
@@ -571,9 +523,7 @@ func TestReinvocation(t *testing.T) {
 		if got := asked() - before; got != want {
 			t.Errorf("%s: %d questions, want %d", policy, got, want)
 		}
-		if err := configurations.Delete(ctx, s.Namespace, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, configurations.Delete(ctx, s.Namespace, metav1.DeleteOptions{}))
 		s.Eventually(time.Minute, func(ctx context.Context) error { // until nobody is asked
 			if _, err := s.own.IcecreamV1alpha1().Icecreams(s.Namespace).Create(ctx, icecream("probe", ""), dry); err == nil {
 				return fmt.Errorf("an Icecream without a deploymentName is allowed")

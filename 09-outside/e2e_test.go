@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +31,7 @@ import (
 	typed "github.com/k8s-go/workshop/09-outside/pkg/generated/clientset/versioned/typed/outside/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -186,13 +190,9 @@ func (e entry) String() string {
 func (c *company) ledger() (all []entry) {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.address+"/owner/ledger", nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	defer answer.Body.Close()
 	for d := json.NewDecoder(answer.Body); ; {
 		var e entry
@@ -265,9 +265,7 @@ func newTenant(t testing.TB, store []string, flags ...string) *tenant {
 	e := testenv.New(t)
 	crdtest.Share(t, e, crd)
 	own, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	company := open(t, e, store...)
 	f := &tenant{controllertest.New(t, e, e.Program("./09-outside/coldroom"), append([]string{"-store", company.address, "-poll", "300ms"}, flags...)...), company, own.OutsideV1alpha1().ColdRooms(e.Namespace), func() {}}
 	cleanUp(t, e, coldRooms)
@@ -297,9 +295,7 @@ var coldRooms = schema.GroupVersionResource{Group: v1alpha1.GroupName, Version: 
 func (f *tenant) create(name string, pallets int32) *v1alpha1.ColdRoom {
 	f.T.Helper()
 	cr, err := f.cold.Create(f.Context(), &v1alpha1.ColdRoom{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ColdRoomSpec{Pallets: pallets}}, metav1.CreateOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return cr
 }
 
@@ -310,11 +306,16 @@ func (f *tenant) patch(name, patch string) {
 	}
 }
 
-func (f *tenant) delete(name string) {
+func (f *tenant) patchStatus(name, patch string) {
 	f.T.Helper()
-	if err := f.cold.Delete(f.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if _, err := f.cold.Patch(f.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 		f.T.Fatal(err)
 	}
+}
+
+func (f *tenant) delete(name string) {
+	f.T.Helper()
+	fatal.If(f.T, f.cold.Delete(f.Context(), name, metav1.DeleteOptions{}))
 }
 
 // until waits for a ColdRoom.
@@ -382,6 +383,99 @@ func (f *tenant) holds(wants map[string]int) {
 	}
 	if err := f.company.doubles(); err != nil {
 		f.T.Error(err)
+	}
+}
+
+// As long as the store wants to be left alone, nobody can say anything about a new generation.
+func TestObservesNothingWhileTheStoreIsBusy(t *testing.T) {
+	t.Parallel()
+	f := newTenant(t, nil)
+	f.Start()
+	f.create("fish", 4)
+	f.ready("fish")
+	f.company.owner("POST", "/faults", fault{Path: "/v1/rooms/*", Times: -1, Do: "answer", Code: http.StatusTooManyRequests, Retry: 4})
+	f.company.struck()
+	f.patch("fish", `{"spec":{"pallets":9}}`)
+	if err := f.Hold(2*time.Second, func() error {
+		cr, err := f.cold.Get(f.Context(), "fish", metav1.GetOptions{})
+		if err == nil && cr.Status.ObservedGeneration == cr.Generation && meta.IsStatusConditionTrue(cr.Status.Conditions, v1alpha1.ConditionSynced) {
+			err = fmt.Errorf("generation %d is observed and Synced, with %d pallets", cr.Generation, *cr.Status.Pallets)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	f.company.owner("DELETE", "/faults", nil)
+	f.ready("fish")
+}
+
+// behind starts the controller with a gateway in the place of the store.
+func (f *tenant) behind(gateway http.HandlerFunc) {
+	f.T.Helper()
+	server := httptest.NewServer(gateway)
+	f.T.Cleanup(server.Close)
+	f.Start("-store", server.URL)
+}
+
+// What the store says fits into a condition and into an Event, be it a whole page.
+func TestLongRefusalsAreReported(t *testing.T) {
+	t.Parallel()
+	f := newTenant(t, nil)
+	f.behind(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodGet {
+			_, _ = w.Write([]byte(`{"rooms": []}`))
+			return
+		}
+		w.WriteHeader(http.StatusPaymentRequired)
+		_, _ = w.Write([]byte("<html>\xe9" + strings.Repeat("no ", 20_000)))
+	})
+	f.create("fish", 4)
+	f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonRefused))
+	f.Eventually(time.Minute, func(ctx context.Context) error {
+		events, err := f.Client.EventsV1().Events(f.Namespace).List(ctx, metav1.ListOptions{})
+		if err == nil && !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool { return e.Reason == v1alpha1.ReasonRefused }) {
+			err = errors.New("no Event says that")
+		}
+		return err
+	})
+}
+
+// A store that fails is left alone for longer and longer, whatever it says, and the status says why.
+func TestFailuresAreNoReasonToHurry(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func(w http.ResponseWriter, call int32){
+		// Reported are the words of the first time.
+		"other words each time": func(w http.ResponseWriter, call int32) {
+			http.Error(w, fmt.Sprintf("who are you? (request %d)", call), http.StatusForbidden)
+		},
+		"another code each time": func(w http.ResponseWriter, call int32) { http.Error(w, "no", http.StatusBadGateway+int(call%2)) },
+		"no patience at all": func(w http.ResponseWriter, _ int32) {
+			w.Header().Set("Retry-After", "0")
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		},
+		"an hour of patience": func(w http.ResponseWriter, _ int32) {
+			w.Header().Set("Retry-After", "3600")
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newTenant(t, nil)
+			var calls atomic.Int32
+			f.behind(func(w http.ResponseWriter, _ *http.Request) { fails(w, calls.Add(1)) })
+			f.create("fish", 4)
+			f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonFailing))
+			before, writes := calls.Load(), len(f.Writes())
+			time.Sleep(5 * time.Second)
+			most := 0
+			if name == "another code each time" {
+				most = 12 // each is reported
+			}
+			if n, writes := calls.Load()-before, len(f.Writes())-writes; n > 12 || writes > most { // the waits double
+				t.Errorf("%d calls and %d writes in five seconds", n, writes)
+			}
+		})
 	}
 }
 
@@ -478,7 +572,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%d calls within 5 s for what is refused, and -retry is 2 s\n%v", n, f.company.calls())
 	}
 
-	// A change of the spec ends the wait, and so does time.
+	// A change of the spec ends the wait, and so does time, also if the clock was a day ahead.
+	f.patchStatus("meat", fmt.Sprintf(`{"status":{"request":{"since":%q}}}`, time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339)))
 	f.patch("fish", `{"spec":{"pallets":4}}`)
 	f.ready("fish")
 	f.ready("meat")
@@ -567,7 +662,7 @@ func TestStoreAway(t *testing.T) {
 	f.Stop()
 }
 
-// The token is that of the Secret, also after it was replaced.
+// The token is that of the Secret, also after it was replaced. When the Secret is gone, the last one is good enough to give rooms up.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	f := newTenant(t, []string{"-token", "first"}, "-secret", "cold-store")
@@ -575,10 +670,8 @@ func TestCredentials(t *testing.T) {
 	f.create("fish", 4)
 	f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonFailing)) // there is no Secret
 	secrets := f.Client.CoreV1().Secrets(f.Namespace)
-	secret, err := secrets.Create(f.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cold-store"}, StringData: map[string]string{"token": "first"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret, err := secrets.Create(f.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cold-store"}, StringData: map[string]string{"token": "first\n"}}, metav1.CreateOptions{})
+	fatal.If(t, err)
 	f.ready("fish")
 	f.company.owner("PATCH", "/settings", map[string]any{"token": "second"})
 	f.until("fish", condition(v1alpha1.ConditionSynced, v1alpha1.ReasonFailing))
@@ -587,8 +680,10 @@ func TestCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.ready("fish")
+	fatal.If(t, secrets.Delete(f.Context(), secret.Name, metav1.DeleteOptions{}))
 	f.delete("fish")
 	f.gone("fish")
+	f.holds(map[string]int{})
 	f.Stop()
 }
 

@@ -223,7 +223,7 @@ func (s *shelf) once(name string, calls, rooms int) {
 }
 
 func checkOnce(c *check.C) {
-	s := newShelf(c, "-lag", "3s") // no list shows what has just happened
+	s := newShelf(c, "-lag", "3s", "-quota", "50") // no list shows what has just happened
 	s.start()
 	s.create("fish", 4)
 	first := s.rented("fish", nil)
@@ -269,6 +269,32 @@ func checkOnce(c *check.C) {
 	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("salt", 1) }, func() {})
 	s.once("salt", before, 4)
 
+	// The store has rented a room, and whoever asks gets 403, or no answer, until somebody has changed the ConfigMap.
+	for i, lost := range []fault{{Do: "answer", Code: http.StatusForbidden}, {Do: "close"}} {
+		name, rooms := fmt.Sprintf("herbs-%d", i), 5+i
+		before = len(s.company.calls())
+		lost.Method, lost.Path, lost.After = "POST", "/v1/rooms", true
+		s.company.owner("POST", "/faults", lost)
+		lost.After, lost.Times = false, -1
+		s.company.owner("POST", "/faults", lost)
+		s.create(name, 2)
+		s.until("a request for a room for "+name, nil, asked(1))
+		s.want(name, 3)
+		_ = s.Until(5*time.Second, asked(len(s.company.calls())-before+4)) // whoever waits longer repeats it later
+		s.company.owner("DELETE", "/faults", nil)
+		forgotten := func() error {
+			err := s.twice(before, rooms)
+			if n := (*named)(nil); errors.As(err, &n) && n.mistake != "second answer" {
+				return &named{"forgets its request", n.held}
+			}
+			return err
+		}
+		s.rented(name, forgotten)
+		if n := (*named)(nil); errors.As(forgotten(), &n) && n.mistake != "second answer" {
+			s.Mistake(n.mistake, "one room for "+name, n.held)
+		}
+	}
+
 	s.delete("fish")
 	s.until("fish is gone", nil, s.gone("fish"))
 	s.create("fish", 4)
@@ -285,25 +311,30 @@ func checkOnce(c *check.C) {
 	}
 
 	// What was refused has led to nothing, so there is nothing to repeat.
-	before = len(s.company.calls())
-	refused := func() int {
-		return count(s.company.calls()[before:], func(e entry) bool { return e.Code == http.StatusUnprocessableEntity })
+	for _, tc := range []struct {
+		name          string
+		pallets, code int
+	}{{"rice", 101, http.StatusUnprocessableEntity}, {"oats", 51, http.StatusPaymentRequired}} { // no room is so large, and there are 50 pallets
+		before = len(s.company.calls())
+		refused := func() int {
+			return count(s.company.calls()[before:], func(e entry) bool { return e.Code == tc.code })
+		}
+		s.create(tc.name, tc.pallets)
+		s.until(fmt.Sprintf("a request for %d pallets, which the store refuses", tc.pallets), nil, func(context.Context) error {
+			if refused() == 0 {
+				return errors.New("there was none")
+			}
+			return nil
+		})
+		s.want(tc.name, 1)
+		so := refused()
+		s.rented(tc.name, func() error {
+			if n := refused() - so; n > 4 {
+				return &named{"asks for what was refused", fmt.Sprintf("%d pallets, asked for %d times more, and each time refused with %d", tc.pallets, n, tc.code)}
+			}
+			return nil
+		})
 	}
-	s.create("rice", 101) // no room is so large
-	s.until("a request for 101 pallets, which the store refuses", nil, func(context.Context) error {
-		if refused() == 0 {
-			return errors.New("there was none")
-		}
-		return nil
-	})
-	s.want("rice", 1)
-	so := refused()
-	s.rented("rice", func() error {
-		if n := refused() - so; n > 4 {
-			return &named{"asks for what was refused", fmt.Sprintf("101 pallets, asked for %d times more", n)}
-		}
-		return nil
-	})
 }
 
 func checkLeave(c *check.C) {
@@ -313,7 +344,9 @@ func checkLeave(c *check.C) {
 	fish := s.rented("fish", nil)
 	cm, err := s.get(s.Context(), "fish")
 	c.Must(err)
-	s.company.owner("POST", "/faults", fault{Method: "DELETE", Do: "answer", Code: http.StatusServiceUnavailable}) // which says nothing about the room
+	for _, method := range []string{"GET", "DELETE"} { // which says nothing about the room
+		s.company.owner("POST", "/faults", fault{Method: method, Path: "/v1/rooms/" + fish, Do: "answer", Code: http.StatusServiceUnavailable})
+	}
 	s.delete("fish")
 	expected := "fish and its room are gone, the room first"
 	if len(cm.Finalizers) == 0 {
@@ -330,6 +363,7 @@ func checkLeave(c *check.C) {
 	if rooms := s.company.rooms(); len(rooms) > 0 {
 		s.Fail(expected, listed(rooms))
 	}
+	s.company.owner("DELETE", "/faults", nil) // that of GET, if nobody has looked
 	if code := s.company.call("GET", "/v1/rooms/"+fish, nil, nil, nil); code != http.StatusNotFound {
 		s.Mistake("gone too early", expected, fmt.Sprintf("fish is gone, and %s is being emptied", fish))
 	}
@@ -382,20 +416,38 @@ func checkLeave(c *check.C) {
 		s.Mistake("unknown room", expected, "meat is gone, and there is "+listed(rooms))
 	}
 
+	// There is no room, and there never was one: the store refuses the request whenever it is sent.
+	refused := func() int {
+		return count(s.company.calls(), func(e entry) bool { return e.Code == http.StatusUnprocessableEntity })
+	}
+	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("rice", 101) }, func() { s.delete("rice") })
+	s.until("rice is gone, for which the store has rented no room", func() error {
+		if n := refused() - 1; n > 4 {
+			return &named{"waits for no room", fmt.Sprintf("101 pallets, asked for %d times more, and rice stays", n)}
+		}
+		return nil
+	}, s.gone("rice"))
+
 	s.create("salt", 1)
 	salt := s.rented("salt", nil)
 	s.patch("salt", types.MergePatchType, `{"metadata":{"labels":{"shelf":null}}}`)
-	s.delete("salt")
-	expected = "salt, which has lost its label, and its room are gone"
-	// When a later one has its room, the turn of salt has begun; the time is for its two calls.
-	s.create("later", 1)
-	s.rented("later", nil)
-	if err := s.Until(check.Patience(10*time.Second), func(context.Context) error {
+	given := func(context.Context) error {
 		if count(s.company.calls(), func(e entry) bool { return e.Method == http.MethodDelete && e.Path == "/v1/rooms/"+salt }) == 0 {
 			return errors.New("nobody has given it up")
 		}
 		return nil
-	}); err != nil {
+	}
+	// When a later one has its room, the turn of salt has begun; the time is for its two calls.
+	s.create("later", 1)
+	s.rented("later", nil)
+	if given(s.Context()) == nil {
+		s.Fail("salt, which has lost its label, has its room until it is deleted", "the room has been given up")
+	}
+	s.delete("salt")
+	expected = "salt, which has lost its label, and its room are gone"
+	s.create("last", 1)
+	s.rented("last", nil)
+	if err := s.Until(check.Patience(10*time.Second), given); err != nil {
 		s.Mistake("only with the label", expected, fmt.Sprintf("%v: %s", err, listed(s.company.rooms())))
 	}
 	s.until(expected, nil, s.gone("salt"))
@@ -433,8 +485,9 @@ func checkChange(c *check.C) {
 		return count(s.company.calls(), func(e entry) bool { return e.Code == http.StatusPaymentRequired })
 	}
 	expected := "the room is open with 6 pallets, and the annotation " + refusedAnnotation + " says why"
+	earlier := 0
 	again := func() error {
-		if n := refusals(); n > 3 {
+		if n := refusals() - earlier; n > 3 {
 			return &named{"asked again and again", fmt.Sprintf("%d requests for 11 pallets", n)}
 		}
 		return nil
@@ -446,11 +499,18 @@ func checkChange(c *check.C) {
 		return nil
 	})
 	// A look for another reason shows whether it stays with what it has done; nothing is seen of a look that does nothing.
-	looks := 0
+	// Where one comes between reading and writing, the program is refused what it has wanted to write down: then the next ones wait longer.
+	conflict := faultproxy.Match{Resource: "configmaps", Name: "fish", If: func(r faultproxy.Request) bool { return r.Write() && r.Code == http.StatusConflict }}
+	looks, conflicts, pause := 0, 0, time.Duration(0)
+	begin := func() { looks, pause = 0, 300*time.Millisecond } // looks of what comes now
+	begin()
 	look := func() error {
 		looks++
-		s.patch("fish", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, looks))
-		time.Sleep(300 * time.Millisecond)
+		s.patch("fish", types.MergePatchType, fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, time.Now().UnixNano()))
+		time.Sleep(pause)
+		if n := s.proxy.Count(conflict); n > conflicts {
+			earlier, conflicts, looks, pause = earlier+n-conflicts, n, 0, 2*pause
+		}
 		return again()
 	}
 	s.until(expected, func() error {
@@ -479,10 +539,27 @@ func checkChange(c *check.C) {
 			s.Mistake("asked again and again", expected, err.Error())
 		}
 	}
+	cm, err := s.get(s.Context(), "fish")
+	c.Must(err)
+	if said := cm.Annotations[refusedAnnotation]; !strings.Contains(said, "no room for 11") && !strings.Contains(said, "QuotaExceeded") && !strings.Contains(said, "402") {
+		s.Fail("the annotation "+refusedAnnotation+" says what the store has said, such as that there is no room for 11", said)
+	}
+
+	// The next process has only what is written down.
+	earlier = refusals()
+	s.process.Kill()
+	s.process.Wait()
+	s.start()
+	s.create("later", 1) // whose turn comes after that of fish
+	s.rented("later", nil)
+	_ = look()
+	if n := refusals() - earlier; n > 0 {
+		s.Mistake("forgotten with the process", "no request for 11 pallets after the process has been killed and started again, as nobody has changed data.pallets", fmt.Sprint(n))
+	}
 
 	before := len(s.company.calls())
 	s.want("fish", 5)
-	looks = 0
+	begin()
 	s.until("the room has 5 pallets, and the annotation is gone", func() error {
 		if err := look(); err != nil || looks < 10 {
 			return err
@@ -504,10 +581,38 @@ func checkChange(c *check.C) {
 		return errors.Join(err, is(5)(ctx))
 	})
 
+	// Refused once more, and then nothing but what the room has is wanted.
+	earlier = refusals()
+	s.want("fish", 11)
+	begin()
+	s.until("the room is open with 5 pallets, and the annotation is there again", look, func(ctx context.Context) error {
+		cm, err := s.get(ctx, "fish")
+		if err == nil && cm.Annotations[refusedAnnotation] == "" {
+			err = errors.New("there is no such annotation")
+		}
+		return errors.Join(err, is(5)(ctx))
+	})
+	s.want("fish", 5)
+	s.until("the room has the 5 pallets that are wanted again, and the annotation is gone", func() error {
+		if err := look(); err != nil || looks < 10 {
+			return err
+		}
+		if is(5)(s.Context()) == nil {
+			return &named{"still refused", "the room has 5 pallets, and the annotation is there"}
+		}
+		return nil
+	}, func(ctx context.Context) error {
+		cm, err := s.get(ctx, "fish")
+		if err == nil && cm.Annotations[refusedAnnotation] != "" {
+			err = errors.New("the annotation is there")
+		}
+		return errors.Join(err, is(5)(ctx))
+	})
+
 	// Killed after each of the first two calls.
 	for pallets, call := range map[int]fault{7: {Method: "POST", Path: "/v1/rooms/" + id + "/close"}, 8: {Method: "PUT", Path: "/v1/rooms/" + id + "/size"}} {
 		s.crash(call, func() { s.want("fish", pallets) }, func() {})
-		looks = 0
+		begin()
 		s.until(fmt.Sprintf("after a crash, the room has %d pallets and is open", pallets), func() error {
 			if err := look(); err != nil || looks < 10 {
 				return err

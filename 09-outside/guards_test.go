@@ -35,6 +35,7 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"record of a refusal":     {testenv.Replace("controller.go", "if cr.Status.Cooling != nil {", `if cr.Status.Cooling != nil && !without("record of a refusal") {`)},
 	"patience":                {testenv.Replace("store.go", "if wait := time.Until(s.patience); wait > 0 {", `if wait := time.Until(s.patience); wait > 0 && !without("patience") {`)},
 	"waiting for the end":     {testenv.Replace("controller.go", "\t\tcase again == 0:\n", "\t\tcase again == 0 && !without(\"waiting for the end\"):\n")},
+	"the store's own 404":     {testenv.Replace("store.go", `&& r.Reason == "NotFound"`, `&& (r.Reason == "NotFound" || without("the store's own 404"))`)},
 	"its own tag":             {testenv.Replace("controller.go", "return room.Tags != nil &&", "return without(\"its own tag\") || room.Tags != nil &&")},
 }}
 
@@ -47,20 +48,24 @@ func TestGuards(t *testing.T) {
 		claim  func(*tenant) error
 		guards map[string]string // and what the claim says without each
 	}{
-		"forbidden":          {late, isForbidden, map[string]string{"certain refusals": "two rooms"}},
-		"an old key":         {[]string{"-lag", "4s", "-remembered", "1s"}, waitsForLists, map[string]string{"late lists": "two rooms"}},
-		"given up by hand":   {[]string{"-lag", "3s"}, looksOnce, map[string]string{"a look at the room": "calls for one room"}},
-		"one room":           {late, rentsOnce, map[string]string{"recorded key": "two rooms"}},
-		"nothing left":       {late, leavesNothing, map[string]string{"finalizer": "still rented", "finalizer first": "still rented", "asking again at the end": "still rented"}},
-		"the room it had":    {[]string{"-remembered", "1ms"}, adopts, map[string]string{"adoption": "two rooms"}},
-		"open again":         {[]string{"-quota", "10"}, rollsBack, map[string]string{"rollback": "stays closed"}},
-		"one change":         {[]string{"-quota", "10"}, changesOnce, map[string]string{"catching up": "was closed"}},
-		"few calls":          {[]string{"-quota", "10"}, asksRarely, map[string]string{"end of a refusal": "calls for what was refused"}},
-		"a slow refusal":     {[]string{"-quota", "10"}, waitsFromTheAnswer, map[string]string{"time of a refusal": "after its refusal"}},
-		"too warm":           {nil, coolsRarely, map[string]string{"record of a refusal": "calls for what was refused"}},
-		"another store":      {nil, leavesOthersAlone, map[string]string{"its own tag": "somebody else's"}},
-		"patience":           {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
-		"the end of the end": {[]string{"-empty", "2s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
+		"forbidden":           {late, isForbidden, map[string]string{"certain refusals": "two rooms"}},
+		"an old key":          {[]string{"-lag", "4s", "-remembered", "1s"}, waitsForLists, map[string]string{"late lists": "two rooms"}},
+		"a used key":          {[]string{"-lag", "4s"}, takesAnotherKey, map[string]string{"late lists": "two rooms"}},
+		"a used key, deleted": {[]string{"-lag", "4s"}, leavesNoOther, nil},
+		"given up by hand":    {[]string{"-lag", "3s"}, looksOnce, map[string]string{"a look at the room": "calls for one room"}},
+		"one room":            {late, rentsOnce, map[string]string{"recorded key": "two rooms"}},
+		"nothing left":        {late, leavesNothing, map[string]string{"finalizer": "still rented", "finalizer first": "still rented", "asking again at the end": "still rented"}},
+		"the room it had":     {[]string{"-remembered", "1ms"}, adopts, map[string]string{"adoption": "two rooms"}},
+		"open again":          {[]string{"-quota", "10"}, rollsBack, map[string]string{"rollback": "stays closed"}},
+		"one change":          {[]string{"-quota", "10"}, changesOnce, map[string]string{"catching up": "was closed"}},
+		"few calls":           {[]string{"-quota", "10"}, asksRarely, map[string]string{"end of a refusal": "calls for what was refused"}},
+		"a slow refusal":      {[]string{"-quota", "10"}, waitsFromTheAnswer, map[string]string{"time of a refusal": "after its refusal"}},
+		"too warm":            {nil, changesRarely("PATCH", "", `{"spec":{"celsius":-20}}`), map[string]string{"record of a refusal": "calls for what was refused"}},
+		"not closed":          {nil, changesRarely("POST", "/close", `{"spec":{"pallets":9}}`), nil},
+		"a gateway's 404":     {late, looksAgain, map[string]string{"the store's own 404": "two rooms"}},
+		"another store":       {nil, leavesOthersAlone, map[string]string{"its own tag": "somebody else's"}},
+		"patience":            {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
+		"the end of the end":  {[]string{"-empty", "2s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +140,17 @@ func waitsForLists(f *tenant) error {
 	return f.company.doubles()
 }
 
+// takesAnotherKey: the status is lost, and the first key belongs to a request that is not that of the new spec.
+func takesAnotherKey(f *tenant) error {
+	f.Command.Args = append(f.Command.Args, "-late", "5s")
+	f.loseRent("fish")
+	f.patchStatus("fish", `{"status":null}`)
+	f.patch("fish", `{"spec":{"pallets":5}}`)
+	f.Start()
+	f.ready("fish")
+	return f.company.doubles()
+}
+
 // looksOnce: somebody has given the room up, and lists go on showing it for a while.
 func looksOnce(f *tenant) error {
 	f.Start()
@@ -159,9 +175,23 @@ func looksOnce(f *tenant) error {
 // leavesNothing: nobody has seen the answer to the rent when the ColdRoom is deleted.
 func leavesNothing(f *tenant) error {
 	f.loseRent("fish")
-	f.delete("fish")
+	return f.givesUp("fish")
+}
+
+// leavesNoOther: the same, and the key that is written down belongs to another request.
+func leavesNoOther(f *tenant) error {
+	f.Command.Args = append(f.Command.Args, "-late", "5s")
+	f.loseRent("fish")
+	f.patchStatus("fish", `{"status":{"request":{"pallets":5}}}`)
+	return f.givesUp("fish")
+}
+
+// givesUp deletes a ColdRoom before the next process starts.
+func (f *tenant) givesUp(name string) error {
+	f.T.Helper()
+	f.delete(name)
 	f.Start()
-	f.gone("fish")
+	f.gone(name)
 	if rooms := f.company.rooms(); len(rooms) > 0 {
 		return fmt.Errorf("its ColdRoom is gone, and it is still rented: %+v", rooms)
 	}
@@ -274,34 +304,48 @@ func waitsFromTheAnswer(f *tenant) error {
 	return nil
 }
 
-// coolsRarely: it goes on looking at the room, and does not ask again for what was refused.
-func coolsRarely(f *tenant) error {
-	f.Start()
-	f.create("fish", 1)
-	f.ready("fish")
-	f.company.owner("POST", "/faults", fault{Method: "PATCH", Times: -1, Do: "answer", Code: http.StatusUnprocessableEntity})
-	f.patch("fish", `{"spec": {"celsius": -20}}`)
-	calls := 0
-	f.Eventually(time.Minute, func(context.Context) error {
-		calls = 0
-		looks := 0
-		for _, e := range f.company.ledger() {
-			switch {
-			case e.By == "tenant" && e.Method == http.MethodPatch:
-				calls++
-			case calls > 0 && e.By == "tenant" && e.Method == http.MethodGet:
-				looks++
+// changesRarely: it goes on looking at the room, and does not ask again for what was refused.
+func changesRarely(method, path, patch string) func(*tenant) error {
+	return func(f *tenant) error {
+		f.Start()
+		f.create("fish", 1)
+		f.ready("fish")
+		f.company.owner("POST", "/faults", fault{Method: method, Path: "/v1/rooms/*" + path, Times: -1, Do: "answer", Code: http.StatusUnprocessableEntity})
+		f.patch("fish", patch)
+		calls := 0
+		f.Eventually(time.Minute, func(context.Context) error {
+			calls = 0
+			looks := 0
+			for _, e := range f.company.ledger() {
+				switch {
+				case e.Fault != "":
+					calls++
+				case calls > 0 && e.By == "tenant" && e.Method == http.MethodGet:
+					looks++
+				}
 			}
-		}
-		if looks < 5 {
-			return fmt.Errorf("%d looks after the refusal", looks)
+			if looks < 5 {
+				return fmt.Errorf("%d looks after the refusal", looks)
+			}
+			return nil
+		})
+		if calls > 1 {
+			return fmt.Errorf("%d calls for what was refused", calls)
 		}
 		return nil
-	})
-	if calls > 1 {
-		return fmt.Errorf("%d calls for what was refused", calls)
 	}
-	return nil
+}
+
+// looksAgain: something in front of the store answers 404 for a moment, while lists do not show the room yet.
+func looksAgain(f *tenant) error {
+	f.Start()
+	f.create("fish", 4)
+	f.ready("fish")
+	f.company.owner("POST", "/faults", fault{Method: "GET", Path: "/v1/rooms/*", Do: "answer", Code: http.StatusNotFound})
+	f.company.struck()
+	time.Sleep(2 * time.Second)
+	f.ready("fish")
+	return f.company.doubles()
 }
 
 // leavesOthersAlone: what the status calls its room is somebody else's, as when the store was replaced.

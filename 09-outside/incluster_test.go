@@ -18,6 +18,7 @@ import (
 	"github.com/k8s-go/workshop/09-outside/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -31,13 +32,9 @@ func kubectl(e *testenv.Env, args ...string) (string, error) {
 func install(t *testing.T, e *testenv.Env, changes ...string) {
 	t.Helper()
 	manifests, err := os.ReadFile("config/coldroom.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	file := filepath.Join(t.TempDir(), "coldroom.yaml")
-	if err := os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(manifests))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(manifests))), 0o600))
 	if said, err := kubectl(e, "apply", "--server-side", "-f", file); err != nil {
 		t.Fatal(said, err)
 	}
@@ -71,13 +68,9 @@ func TestRights(t *testing.T) {
 	f := newTenant(t, []string{"-token", "first", "-quota", "20"}, "-secret", "cold-store", "-retry", "1s")
 	install(t, f.Env, "replicas: 1", "replicas: 0") // the program runs here
 	request, err := f.Client.CoreV1().ServiceAccounts(f.Namespace).CreateToken(f.Context(), "coldroom", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f.Command.Args[1] = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := f.Proxy.WriteKubeconfig(f.Command.Args[1], f.Namespace, request.Status.Token); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Proxy.WriteKubeconfig(f.Command.Args[1], f.Namespace, request.Status.Token))
 	f.Command.Env = []string{"KUBE_FEATURE_WatchListClient=false"} // so that it also lists, as it does where the API server cannot stream
 	if _, err := f.Client.CoreV1().Secrets(f.Namespace).Create(f.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cold-store"}, StringData: map[string]string{"token": "first"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -96,9 +89,7 @@ func TestRights(t *testing.T) {
 	f.Stop()
 
 	role, err := f.Client.RbacV1().Roles(f.Namespace).Get(f.Context(), "coldroom", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var granted, used []string
 	for _, rule := range role.Rules {
 		for _, verb := range rule.Verbs {
@@ -127,9 +118,7 @@ func TestInCluster(t *testing.T) {
 	e.NeedsImages()
 	crdtest.Share(t, e, crd)
 	own, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if said := e.MakeImage("09-outside/coldroom"); !strings.Contains(said, "workshop/coldroom:1") {
 		t.Fatalf("make image has said:\n%s", said)
 	}

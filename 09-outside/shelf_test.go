@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -36,9 +37,7 @@ func TestShelfLetsGo(t *testing.T) {
 			maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
 			_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}},
 				Data: map[string]string{"pallets": tc.pallets}}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			e.Eventually(time.Minute, func(ctx context.Context) error {
 				cm, err := maps.Get(ctx, "fish", metav1.GetOptions{})
 				if err == nil && (len(cm.Finalizers) == 0 || tc.rented && cm.Annotations[roomAnnotation] == "") {
@@ -51,9 +50,7 @@ func TestShelfLetsGo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := maps.Delete(e.Context(), "fish", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, maps.Delete(e.Context(), "fish", metav1.DeleteOptions{}))
 			e.Eventually(time.Minute, func(ctx context.Context) error {
 				if _, err := maps.Get(ctx, "fish", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 					return errors.Join(errors.New("it is still there"), err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -52,6 +53,17 @@ func TestIcecream(t *testing.T) {
 	}
 }
 
+// The controller of the tasks, too, tries less and less often what is refused.
+func TestSimpleRefusedInOtherWords(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	f := icecreamtest.Of(t, e, e.Program("./10-kubebuilder/programs/simple"))
+	f.Process = e.Start(f.Command)
+	if err := icecreamtest.RefusedInOtherWords(f); err != nil {
+		t.Error(err)
+	}
+}
+
 // Each patch in defaults takes one thing away that we have added to what the framework does by
 // itself. A claim holds without the patch, which TestIcecream has shown of some, and not with it.
 func TestDefaults(t *testing.T) {
@@ -74,9 +86,7 @@ func TestDefaults(t *testing.T) {
 		"conflict-as-error":   {icecreamtest.TriesAgainAfterAConflict, "logged as an error", icecreamtest.Claims["tries again after a conflict"] != nil},
 	}
 	patches, err := filepath.Glob("defaults/*.patch")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, patch := range patches {
 		if name := strings.TrimSuffix(filepath.Base(patch), ".patch"); cases[name].claim == nil {
 			t.Errorf("%s is not tested", patch)
@@ -107,9 +117,7 @@ func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 	t.Helper()
 	root, dir := e.Workspace().Root, t.TempDir()
 	before, after := os.DirFS(filepath.Join(root, project)), os.DirFS(filepath.Join(dir, project))
-	if err := os.CopyFS(filepath.Join(dir, project), before); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.CopyFS(filepath.Join(dir, project), before))
 	// Without the ceiling, git would look for a repository around the copy.
 	if _, err := proc.Output(e.Context(), proc.Cmd{Path: "git", Args: []string{"apply", filepath.Join(root, "10-kubebuilder", patch)}, Dir: dir,
 		Env: workspace.Environ("GIT_CEILING_DIRECTORIES=" + filepath.Dir(dir))}); err != nil {
@@ -130,9 +138,7 @@ func patched(t *testing.T, e *testenv.Env, patch string) (program string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return e.Program("./"+project+"/cmd", changes...)
 }
 

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -47,9 +48,7 @@ func TestInCluster(t *testing.T) {
 		t.Helper()
 		output, err := proc.Output(ctx, proc.Cmd{Path: name, Args: args, Dir: ws.Root, Grace: time.Minute,
 			Env: append(c.Environ(), "PROGRAM="+project+"/cmd")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return output
 	}
 	kubectl := ws.Bin("kubectl")
@@ -59,16 +58,10 @@ func TestInCluster(t *testing.T) {
 	}
 
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	base, err := filepath.Rel(dir, filepath.Join(ws.Root, project, "config", "default")) // kustomize takes no absolute path
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base, e.Namespace), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base, e.Namespace), 0o644))
 	t.Cleanup(func() { // the roles belong to no namespace
 		run(context.WithoutCancel(e.Context()), kubectl, "delete", "-k", dir, "--ignore-not-found", "--wait=false")
 	})
@@ -88,15 +81,11 @@ func TestInCluster(t *testing.T) {
 		return pod, nil
 	}
 	first, err := leader(e.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Run("metrics", func(t *testing.T) { metrics(t, e.For(t), first) })
 
 	// A leader that ends gives its lease back, and the next one goes on.
-	if err := e.Client.CoreV1().Pods(e.Namespace).Delete(e.Context(), first, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.Client.CoreV1().Pods(e.Namespace).Delete(e.Context(), first, metav1.DeleteOptions{}))
 	e.Eventually(2*time.Minute, func(ctx context.Context) error {
 		now, err := leader(ctx)
 		if err == nil && (now == first || now == "") {
@@ -119,9 +108,7 @@ func metrics(t *testing.T, e *testenv.Env, pod string) {
 			t.Fatal(err)
 		}
 		request, err := accounts.CreateToken(e.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return request.Status.Token
 	}
 	bindings := e.Client.RbacV1().ClusterRoleBindings()

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 const csv = "manifests/icecream.clusterserviceversion.yaml"
@@ -35,9 +37,7 @@ func TestBrokenBundles(t *testing.T) {
 		t.Errorf("of the bundle as it is, validate says:\n%s", said)
 	}
 	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	rows := regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]+ \| (olm|more) \| (.+) \|$`).FindAllStringSubmatch(string(readme), -1)
 	seen := map[string]bool{}
 	for _, row := range rows {
@@ -49,9 +49,7 @@ func TestBrokenBundles(t *testing.T) {
 				t.Fatal("the test does not break that")
 			}
 			dir := filepath.Join(t.TempDir(), "bundle")
-			if err := os.CopyFS(dir, os.DirFS(valid)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.CopyFS(dir, os.DirFS(valid)))
 			file := filepath.Join(dir, filepath.FromSlash(b.file))
 			data, err := os.ReadFile(file)
 			if err != nil && b.old != "" {
@@ -65,9 +63,7 @@ func TestBrokenBundles(t *testing.T) {
 			} else {
 				err = os.WriteFile(file, []byte(strings.ReplaceAll(string(data), b.old, b.new)), 0o644)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			p := p.in(t)
 			r := p.run("validate", dir)
 			found := 0

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // A catalog is checked with the upgrade graph of its channels.
@@ -15,9 +17,7 @@ func TestCatalog(t *testing.T) {
 	catalog := func(p packager, entries string) (file string) {
 		p.t.Helper()
 		data, err := os.ReadFile("package.yaml")
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		fatal.If(p.t, err)
 		head, _, found := strings.Cut(string(data), "entries:\n")
 		if !found {
 			p.t.Fatal("package.yaml has no entries")
@@ -26,9 +26,7 @@ func TestCatalog(t *testing.T) {
 			data = []byte(head + "entries: " + entries + "\n")
 		}
 		file = filepath.Join(p.t.TempDir(), "package.yaml")
-		if err := os.WriteFile(file, data, 0o644); err != nil {
-			p.t.Fatal(err)
-		}
+		fatal.If(p.t, os.WriteFile(file, data, 0o644))
 		return file
 	}
 
@@ -39,9 +37,7 @@ func TestCatalog(t *testing.T) {
 		}
 	}
 	whole := filepath.Join(t.TempDir(), "catalog.yaml")
-	if err := os.WriteFile(whole, []byte(said), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(whole, []byte(said), 0o644))
 	if said := p.ok("check", whole); !strings.Contains(said, "catalog.yaml is a valid catalog") {
 		t.Errorf("of its own catalog, packager says:\n%s", said)
 	}

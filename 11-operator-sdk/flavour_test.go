@@ -11,8 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -80,9 +82,7 @@ func noFurtherPods(f *icecreamtest.Test) (allow func()) {
 		return err
 	})
 	return func() {
-		if err := quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}); err != nil {
-			f.T.Fatal(err)
-		}
+		fatal.If(f.T, quotas.Delete(f.Context(), "none", metav1.DeleteOptions{}))
 	}
 }
 
@@ -102,10 +102,10 @@ func TestFlavourIsSaved(t *testing.T) {
 	f := newFlavours(t, "-save-flavours")
 	upgrade(f, lime)
 	f.Eventually(icecreamtest.Collected, serves(f, lime))
-	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
+	f.Until("vanilla", upgraded)
+	if err := saved(f, map[string]string{"flavour": mint, "worked": lime})(f.Context()); err != nil {
 		t.Error(err)
 	}
-	f.Until("vanilla", upgraded)
 	saves, upgrades := f.Requests("create", "configmaps"), f.Requests("patch", "deployments")
 	if len(saves) != 1 || len(upgrades) != 1 || saves[0].Started.Add(saves[0].Took).After(upgrades[0].Started) {
 		t.Errorf("saves %v, upgrades %v; want one of each, in this order", saves, upgrades)
@@ -136,16 +136,14 @@ func TestFlavourIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 	// Nor for a Deployment that is made again, which has ten minutes.
-	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}))
 	f.Eventually(icecreamtest.Collected, serves(f, mint))
 	if err := saved(f, tried)(f.Context()); err != nil {
 		t.Error(err)
 	}
 	// Another image is.
 	upgrade(f, "workshop/pause:3")
-	f.Eventually(icecreamtest.Collected, saved(f, map[string]string{"flavour": mint}))
+	f.Eventually(icecreamtest.Collected, saved(f, map[string]string{"flavour": mint, "worked": "workshop/pause:3"}))
 	f.Eventually(icecreamtest.Collected, func(ctx context.Context) error {
 		if image := f.Deployment("cone").Spec.Template.Spec.Containers[0].Image; image != "workshop/pause:3" {
 			return fmt.Errorf("the image is %s", image)
@@ -173,7 +171,7 @@ func TestFlavourIsSavedInABadMoment(t *testing.T) {
 	}
 }
 
-// An image that was rolled out once has not failed because a later rollout of it does.
+// An image that was rolled out once has not failed because a later rollout of it does, also when the status is lost.
 func TestFlavourThatHasWorked(t *testing.T) {
 	t.Parallel()
 	f := newFlavours(t, "-save-flavours")
@@ -190,15 +188,22 @@ func TestFlavourThatHasWorked(t *testing.T) {
 		}
 		return fmt.Errorf("the rollout has not failed yet")
 	})
-	if err := f.LookedAt(func() error {
+	stays := func() error {
 		if image := f.Deployment("cone").Spec.Template.Spec.Containers[0].Image; image != lime {
 			return fmt.Errorf("the image is %s, want %s", image, lime)
 		}
 		return nil
-	}); err != nil {
+	}
+	if err := f.LookedAt(stays); err != nil {
 		t.Error(err)
 	}
 	f.Until("vanilla", upgraded)
+	if _, err := f.Icecreams.Patch(f.Context(), "vanilla", types.MergePatchType, []byte(`{"status":null}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.LookedAt(stays); err != nil {
+		t.Errorf("the status was lost: %v", err)
+	}
 }
 
 // The operator dies between the save and the upgrade, and the ConfigMap's answer is lost before.
@@ -218,9 +223,7 @@ func TestFlavourSurvives(t *testing.T) {
 	refused.Remove()
 	f.Start()
 	f.Eventually(icecreamtest.Collected, serves(f, lime))
-	if err := saved(f, map[string]string{"flavour": mint})(f.Context()); err != nil {
-		t.Error(err)
-	}
+	f.Eventually(icecreamtest.Collected, saved(f, map[string]string{"flavour": mint, "worked": lime}))
 }
 
 // A ConfigMap of that name that is somebody else's is not overwritten. Then nothing is upgraded.

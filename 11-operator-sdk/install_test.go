@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -28,9 +29,7 @@ func objects(t *testing.T, manifests string) (all []unstructured.Unstructured) {
 	t.Helper()
 	for _, document := range strings.Split(manifests, "---\n")[1:] {
 		var o unstructured.Unstructured
-		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, yaml.Unmarshal([]byte(document), &o.Object))
 		all = append(all, o)
 	}
 	return all
@@ -92,17 +91,13 @@ func (i *installation) apply(version string) {
 			continue
 		}
 		document, err := yaml.Marshal(o.Object)
-		if err != nil {
-			i.t.Fatal(err)
-		}
+		fatal.If(i.t, err)
 		data = append(append(data, "---\n"...), document...)
 		if o.GetKind() == "Deployment" {
 			args = argsOf(i.t, o)
 		}
 	}
-	if err := os.WriteFile(file, data, 0o644); err != nil {
-		i.t.Fatal(err)
-	}
+	fatal.If(i.t, os.WriteFile(file, data, 0o644))
 	i.kubectl("apply", "--server-side", "-f", file)
 	if i.Cluster().Name() == "kind" {
 		i.kubectl("rollout", "status", "deployment/icecream-controller-manager", "-n", i.Namespace, "--timeout=3m")
@@ -125,13 +120,9 @@ func (i *installation) stop() {
 func argsOf(t *testing.T, o unstructured.Unstructured) []string {
 	t.Helper()
 	data, err := yaml.Marshal(o.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var d appsv1.Deployment
-	if err := yaml.UnmarshalStrict(data, &d); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, yaml.UnmarshalStrict(data, &d))
 	return slices.DeleteFunc(d.Spec.Template.Spec.Containers[0].Args, func(arg string) bool {
 		return strings.HasPrefix(arg, "--namespace") || strings.HasPrefix(arg, "--health")
 	})
@@ -141,22 +132,16 @@ func argsOf(t *testing.T, o unstructured.Unstructured) []string {
 func (i *installation) kubeconfig() string {
 	i.t.Helper()
 	request, err := i.Client.CoreV1().ServiceAccounts(i.Namespace).CreateToken(i.Context(), "icecream-controller-manager", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	fatal.If(i.t, err)
 	file := filepath.Join(i.t.TempDir(), "kubeconfig")
-	if err := i.f.Proxy.WriteKubeconfig(file, i.Namespace, request.Status.Token); err != nil {
-		i.t.Fatal(err)
-	}
+	fatal.If(i.t, i.f.Proxy.WriteKubeconfig(file, i.Namespace, request.Status.Token))
 	return file
 }
 
 func (i *installation) kubectl(args ...string) string {
 	i.t.Helper()
 	output, err := i.Kubectl(i.Context(), args...)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	fatal.If(i.t, err)
 	return output
 }
 
@@ -284,9 +269,7 @@ func TestScorecardRunner(t *testing.T) {
 				t.Errorf("exit code %d, want %d and %q:\n%s%s", r.ExitCode, want, tc.says, r.Stdout, r.Stderr)
 			}
 			pid, err := os.ReadFile(filepath.Join(dir, "pid"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			p.Eventually(10*time.Second, func(ctx context.Context) error { // until the system has noticed
 				if said, err := proc.Output(ctx, proc.Cmd{Path: "pgrep", Args: []string{"-l", "-g", strings.TrimSpace(string(pid))}}); err == nil {
 					return fmt.Errorf("these of the test still run: %s", said)

@@ -21,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -265,16 +267,14 @@ func testController(t *testing.T, f *icecreamtest.Test) {
 	start(f)
 	f.Create("vanilla", "cone", 1)
 	owned(f, "vanilla", "cone", 1)
-	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	fatal.If(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		ice, err := f.Icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err == nil {
 			meta.SetStatusCondition(&ice.Status.Conditions, metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand"})
 			_, err = f.Icecreams.UpdateStatus(f.Context(), ice, metav1.UpdateOptions{})
 		}
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	f.Patch("vanilla", `{"spec":{"replicas":2}}`)
 	owned(f, "vanilla", "cone", 2)
 	if ice := f.Until("vanilla", icecreamtest.IsAvailable); !meta.IsStatusConditionTrue(ice.Status.Conditions, "Audited") {
@@ -362,6 +362,83 @@ func TestHookFreesItsWorkers(t *testing.T) {
 	}
 }
 
+// What somebody else adds to a list of the hook's stays there, in its place.
+func TestHookKeepsASidecar(t *testing.T) {
+	t.Parallel()
+	f := controllers["hook jq"].prepare(t, false)
+	start(f)
+	f.Create("vanilla", "cone", 0)
+	owned(f, "vanilla", "cone", 0)
+	before, err := f.Deployments.Patch(f.Context(), "cone", types.JSONPatchType, []byte(`[
+		{"op": "add", "path": "/spec/template/spec/containers/0", "value": {"name": "first", "image": "workshop/pause:2", "command": ["/first"]}},
+		{"op": "add", "path": "/spec/template/spec/containers/-", "value": {"name": "last", "image": "workshop/pause:2"}},
+		{"op": "replace", "path": "/spec/replicas", "value": 5}]`), metav1.PatchOptions{})
+	fatal.If(t, err)
+	owned(f, "vanilla", "cone", 0)
+	if diff := cmp.Diff(before.Spec.Template, f.Deployment("cone").Spec.Template); diff != "" {
+		t.Errorf("it has changed more than the replicas (-before +now):\n%s", diff)
+	}
+}
+
+// As long as the hook cannot make what is wanted, it deletes nothing.
+func TestHookKeepsTheOldOne(t *testing.T) {
+	t.Parallel()
+	for reason, hinder := range map[string]func(f *icecreamtest.Test) (allow func()){
+		v1alpha1.ReasonErrResourceExists: func(f *icecreamtest.Test) func() {
+			f.Foreign("cup")
+			return func() { fatal.If(f.T, f.Deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{})) }
+		},
+		"Refused": func(f *icecreamtest.Test) func() {
+			return f.Inject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1}).Remove
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			f := controllers["hook jq"].prepare(t, false)
+			start(f)
+			f.Create("vanilla", "cone", 1)
+			owned(f, "vanilla", "cone", 1)
+			before := f.Deployment("cone")
+			allow := hinder(f)
+			f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+			f.Until("vanilla", icecreamtest.Condition("Available", metav1.ConditionFalse, reason))
+			if err := icecreamtest.Unchanged(before, f.Deployment("cone")); err != nil {
+				t.Errorf("the old Deployment: %v", err)
+			}
+			allow()
+			owned(f, "vanilla", "cup", 1)
+			f.Gone("cone")
+		})
+	}
+}
+
+// The status says what the API server refuses. It keeps the first words for it, because each write of a
+// status is an event, after which each of these programs would ask at once.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"bash", "Python", "Node.js", "hook jq"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := controllers[name].prepare(t, false)
+			start(f)
+			f.Create("vanilla", "cone", 0)
+			owned(f, "vanilla", "cone", 0)
+			f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+			f.Patch("vanilla", `{"spec":{"replicas":1}}`)
+			f.Until("vanilla", icecreamtest.Condition("Available", metav1.ConditionFalse, "Refused"))
+
+			f.Inject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusBadRequest})
+			others := f.Inject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: http.StatusUnprocessableEntity, Times: -1})
+			f.Create("mint", "cup", 1)
+			f.Struck(others, 2) // before the second, it has reported the first
+			ice := f.Until("mint", icecreamtest.Condition("Available", metav1.ConditionFalse, "Refused"))
+			if c := meta.FindStatusCondition(ice.Status.Conditions, "Available"); !strings.Contains(c.Message, http.StatusText(http.StatusBadRequest)) {
+				t.Errorf("the condition is %+v, want the words of the first refusal", c)
+			}
+		})
+	}
+}
+
 var creates = faultproxy.Match{Verb: "create", Resource: "deployments"}
 
 // waits: the server is busy for longer than this takes, and the object changes again and again.
@@ -436,9 +513,7 @@ func TestTypedClient(t *testing.T) {
 		generate := exec.CommandContext(t.Context(), "jq", "-r", "-f", "typed/client.jq")
 		generate.Stdin = bytes.NewReader(document)
 		client, err := generate.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		check := exec.CommandContext(t.Context(), python, "-c", checkTypes, has)
 		check.Stdin = bytes.NewReader(client)
 		if out, err := check.CombinedOutput(); err != nil {
@@ -462,9 +537,7 @@ for name in sys.argv[1].split():
 func deleteDeployment(f *icecreamtest.Test, name string) {
 	f.T.Helper()
 	uid := f.Deployment(name).UID
-	if err := f.Deployments.Delete(f.Context(), name, metav1.DeleteOptions{}); err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, f.Deployments.Delete(f.Context(), name, metav1.DeleteOptions{}))
 	f.Eventually(time.Minute, func(ctx context.Context) error {
 		d, err := f.Deployments.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && d.UID != uid {

@@ -70,7 +70,8 @@ async function reconcile(name) {
   try {
     d = await deploymentOf(ice);
   } catch (err) {
-    if (err.code === 403 || err.code === 422) await report(ice, {}, 'Refused', String(err.body)); // this may stay so
+    const stays = err.code >= 400 && err.code < 500 && ![401, 404, 409, 429].includes(err.code);
+    if (stays) await report(ice, {}, 'Refused', String(err.body));
     throw err;
   }
   if (!d) return report(ice, {}, 'ErrResourceExists', 'the Deployment belongs to somebody else');
@@ -118,6 +119,8 @@ async function report(ice, numbers, reason, message) {
   const observedGeneration = ice.metadata.generation;
   const status = reason === 'Available' ? 'True' : 'False';
   const old = ice.status?.conditions?.find((c) => c.type === 'Available');
+  // A refusal keeps its first words: with others each time, each report would bring an event, and that the next try.
+  if (reason === 'Refused' && old?.reason === reason && old.observedGeneration === observedGeneration) message = old.message;
   const lastTransitionTime = old?.status === status ? old.lastTransitionTime : new Date().toISOString().replace(/\.\d+/, '');
   const others = ice.status?.conditions?.filter((c) => c.type !== 'Available') ?? [];
   const after = { observedGeneration, conditions: [...others, { type: 'Available', status, reason, message, observedGeneration, lastTransitionTime }], ...numbers };

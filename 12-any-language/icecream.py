@@ -88,7 +88,7 @@ class Controller:
         try:
             deployment = self.deployment(ice)
         except ApiException as err:
-            if err.status in (403, 422):  # this may stay so
+            if 400 <= err.status < 500 and err.status not in (401, 404, 409, 429):  # this may stay so
                 self.report(ice, {}, "Refused", str(err.body))
             raise
         if deployment is None:
@@ -119,11 +119,14 @@ class Controller:
         """Writes the status, if it differs."""
         before = ice.get("status", {})
         generation = ice["metadata"]["generation"]
+        old = next((c for c in before.get("conditions", []) if c["type"] == "Available"), {})
+        # A refusal keeps its first words: with others each time, each report would bring an event, and that the next try.
+        if reason == "Refused" == old.get("reason") and old.get("observedGeneration") == generation:
+            message = old["message"]
         condition = {
             "type": "Available", "status": "True" if reason == "Available" else "False",
             "reason": reason, "message": message, "observedGeneration": generation,
         }
-        old = next((c for c in before.get("conditions", []) if c["type"] == "Available"), {})
         if old.get("status") == condition["status"]:
             condition["lastTransitionTime"] = old["lastTransitionTime"]
         else:
@@ -157,7 +160,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--namespace", default="default")
     namespace = parser.parse_args().namespace
-    config.load_kube_config()
+    try:
+        config.load_kube_config()
+    except config.ConfigException:  # in a pod
+        config.load_incluster_config()
     controller = Controller(namespace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for target, args in [

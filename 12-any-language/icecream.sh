@@ -43,6 +43,8 @@ def deployment: {
 def report($numbers; $reason; $message):
   ([.status.conditions[]? | select(.type == "Available")][0] // {}) as $old
   | (if $reason == "Available" then "True" else "False" end) as $status
+  # A refusal keeps its first words: with others each time, each report would bring an event, and that the next try.
+  | (if $reason == "Refused" and $old.reason == $reason and $old.observedGeneration == .metadata.generation then $old.message else $message end) as $message
   | ($numbers + {
       observedGeneration: .metadata.generation,
       conditions: ([.status.conditions[]? | select(.type != "Available")] + [{
@@ -85,7 +87,7 @@ send() {
   code=${answer##*$'\n'}
   [[ $code == 2* ]] && return
   echo "$1 $2: $code" >&2
-  [[ $code == 403 || $code == 422 ]] && jq .message <<<"${answer%$'\n'*}"
+  [[ $code == 4* && $code != @(401|404|409|429) ]] && jq .message <<<"${answer%$'\n'*}"
   return 1
 }
 
@@ -96,8 +98,8 @@ reconcile() {
   while read -r method && read -r path && read -r body; do
     said=$(send "$method" "$path" "$body") && continue
     failed=1
-    if [[ $method == POST && -n $said ]]; then # this may stay so: the status has to say it
-      decide "$(jq --raw-output '.metadata.ownerReferences[0].name' <<<"$body")" "$said" <<<"$lists" |
+    if [[ $path == "$deployments"* && -n $said ]]; then # this may stay so: the status has to say it
+      decide "$(jq --raw-output '.metadata.ownerReferences[] | select(.controller).name' <<<"$body")" "$said" <<<"$lists" |
         { read -r method && read -r path && read -r body && send "$method" "$path" "$body"; } >/dev/null
     fi
   done < <(decide '' null <<<"$lists")

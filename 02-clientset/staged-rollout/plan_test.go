@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // deployments makes one Deployment for each stage annotation; "-" is none.
@@ -46,9 +48,7 @@ func TestSplit(t *testing.T) {
 	} {
 		t.Run(tc.stages, func(t *testing.T) {
 			steps, err := parseStages(tc.stages)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			stages, err := split(tc.deployments, steps)
 			got := fmt.Sprint(err)
 			if err == nil {

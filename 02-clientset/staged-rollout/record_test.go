@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func web(image, recorded string) *appsv1.Deployment {
@@ -29,17 +31,11 @@ func patched(t *testing.T, d *appsv1.Deployment, patch []byte) *appsv1.Deploymen
 		t.Errorf("without the resourceVersion, %s overwrites what others do meanwhile", patch)
 	}
 	before, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	after, err := strategicpatch.StrategicMergePatch(before, patch, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var result appsv1.Deployment
-	if err := json.Unmarshal(after, &result); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(after, &result))
 	return &result
 }
 
@@ -51,9 +47,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	there := patched(t, before, patch)
 	r, err := recordOf(there)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(&record{Container: "web", From: "web:1", To: "web:2", Order: 3}, r); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
@@ -71,9 +65,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("after the way back (-want +got):\n%s", diff)
 	}
 	patch, err = forget(there)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(web("web:2", ""), patched(t, there, patch)); diff != "" {
 		t.Errorf("after the end (-want +got):\n%s", diff)
 	}

@@ -80,6 +80,9 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"explicitRegistry is false when it is null, as when left out", `{action: delete, require: {explicitRegistry: null, imageRegex: x}}`, `{action: delete, require: {explicitRegistry: false, imageRegex: x}}`},
 	{"imageRegex is not stored when it is null, as when left out", `{action: delete, require: {explicitRegistry: true, imageRegex: null}}`, `{action: delete, require: {explicitRegistry: true}}`},
 	{"imageRegex is a regular expression", `{action: delete, require: {imageRegex: '(unclosed'}}`, ""},
+	{"imageRegex is a regular expression", `{action: delete, require: {imageRegex: '*a'}}`, ""},
+	{"imageRegex may have groups and classes, as regular expressions do", `{action: delete, require: {imageRegex: '^(a|b)[0-9]+'}}`,
+		`{action: delete, require: {explicitRegistry: false, imageRegex: '^(a|b)[0-9]+'}}`},
 	{unknown, `{action: delete, require: {explicitRegistry: true, regex: a}}`, ""},
 	{unknown, `{action: delete, require: {explicitRegistry: true}, regex: a}`, ""},
 }}

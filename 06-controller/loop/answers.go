@@ -63,10 +63,15 @@ func Refused(err error) string {
 			said = s.Message
 		}
 	}
-	if len(said) > maxSaid {
-		said = strings.ToValidUTF8(said[:maxSaid-3], "") + "..."
+	return Cut(said, maxSaid)
+}
+
+// Cut shortens a text to so many bytes. One that was cut ends with "...".
+func Cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return said
+	return strings.ToValidUTF8(text[:most-len("...")], "") + "..."
 }
 
 func stale(err error) bool {

@@ -12,6 +12,9 @@ import (
 	"k8s.io/client-go/tools/events"
 )
 
+// MaxNote is how many bytes the API server takes as the note of an Event.
+const MaxNote = 1024
+
 // Recorder returns a recorder of Events. It works until stop is called, so
 // longer than ctx: the work in flight has Events, too.
 func Recorder(ctx context.Context, client kubernetes.Interface, controller string) (recorder events.EventRecorder, stop func(), err error) {

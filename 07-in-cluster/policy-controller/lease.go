@@ -132,15 +132,22 @@ func (l *lease) settings(client coordinationv1.LeasesGetter, won chan<- struct{}
 // And it shows a standby each renewal. client-go compares the bytes that Get returns,
 // and in its own the times have whole seconds. A leader renews as soon as it has taken
 // the lease. A standby that misses that may take the lease up to a second early.
+//
+// And it stops a leader that reads that another one holds the lease. client-go goes on to try until
+// the deadline, and the work goes on with it.
 type lock struct {
 	resourcelock.LeaseLock
 	holder string          // in the lease that Get has read last, which Update writes
 	ended  <-chan struct{} // closed when the work has
+	lost   func()          // ends the election
 }
 
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil {
+		if l.holder == l.Identity() && record.HolderIdentity != "" && record.HolderIdentity != l.holder {
+			l.lost()
+		}
 		l.holder = record.HolderIdentity
 		raw = record.RenewTime.AppendFormat(raw, time.RFC3339Nano)
 	}
@@ -168,8 +175,10 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 // run tries to lead, and leads, until ctx ends or the lease is lost. ctx ends after the work.
 func (e *election) run(ctx context.Context) {
 	defer close(e.over)
+	trying, lost := context.WithCancel(ctx)
+	defer lost()
 	if e.lock != nil {
-		e.lock.ended = ctx.Done()
+		e.lock.ended, e.lock.lost = ctx.Done(), lost
 	}
-	e.elector.Run(ctx)
+	e.elector.Run(trying)
 }

@@ -216,6 +216,16 @@ func (i *issuer) leaf(hosts []string, lifetime time.Duration) (certificate, key 
 	return certificatePEM(raw), key, err
 }
 
+// signed reports whether this CA has signed a certificate.
+func (i *issuer) signed(certificate []byte) bool {
+	block, _ := pem.Decode(certificate)
+	if block == nil {
+		return false
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && leaf.CheckSignatureFrom(i.certificate) == nil
+}
+
 // wrongWith says why a leaf has to be replaced now, or, if it need not, when that will be.
 func (i *issuer) wrongWith(certificate, key []byte, hosts []string, now time.Time) (next time.Time, why string) {
 	pair, err := tls.X509KeyPair(certificate, key)

@@ -52,8 +52,12 @@ const (
 	caLabel = group + "ca"
 )
 
-// patience is how long to wait for a cache that does not show our own write yet.
-const patience = time.Second
+// patience is how long to wait for a cache that does not show our own write yet, and
+// patienceWithOthers for a Secret of somebody else, whose events do not come here.
+const (
+	patience           = time.Second
+	patienceWithOthers = 20 * time.Second
+)
 
 // settings are what the user of a keeper chooses.
 type settings struct {
@@ -82,7 +86,8 @@ type keeper struct {
 	crds            cache.Indexer
 	calmVersion     string               // the CA's resourceVersion when everything was first as it should be
 	calmSince       time.Time            // and when that was
-	refusedBefore   map[types.UID]string // of Services
+	refused         map[types.UID]string // of Services, in this pass ...
+	refusedBefore   map[types.UID]string // ... and in the last one
 	now             func() time.Time
 }
 
@@ -90,7 +95,7 @@ func newKeeper(client kubernetes.Interface, definitions clientset.Interface, rec
 	if err := loop.CheckResync(resync); err != nil {
 		return nil, err
 	}
-	k := &keeper{settings: s, recorder: recorder, now: time.Now, refusedBefore: map[types.UID]string{},
+	k := &keeper{settings: s, recorder: recorder, now: time.Now,
 		// The workers' requests are sent once, see loop.Once.
 		secretsClient:   typedcore.New(loop.Once(client.CoreV1().RESTClient())),
 		admissionClient: typedadmission.New(loop.Once(client.AdmissionregistrationV1().RESTClient())),
@@ -187,8 +192,8 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 	k.loop.Phase(key, "bundles")
 	for _, target := range k.targets() {
 		changed, err := k.inject(ctx, target, a.bundle())
-		wrote = wrote || changed
 		if target.trusts(a) {
+			wrote = wrote || changed
 			errs = append(errs, err)
 		} else {
 			none = errors.Join(none, err)
@@ -258,6 +263,7 @@ func (k *keeper) authority(ctx context.Context) (*corev1.Secret, *authority, err
 // for a target that has never trusted this CA.
 func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next time.Time, errs []error, none error) {
 	wanted := map[cache.ObjectName]*corev1.Service{} // by Secret
+	k.refusedBefore, k.refused = k.refused, map[types.UID]string{}
 	for _, service := range sorted[*corev1.Service](k.services) {
 		name := service.Annotations[secretAnnotation]
 		if name == "" || service.DeletionTimestamp != nil {
@@ -279,14 +285,14 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 			continue // it gets nothing, and it does not stop the rotation of all others
 		}
 		wanted[secret] = service
-		changed, renewal, first, err := k.leaf(ctx, a, service, secret, hosts)
-		if changed {
-			delete(k.refusedBefore, service.UID)
+		moved, renewal, first, err := k.leaf(ctx, a, service, secret, hosts)
+		if before, said := k.refusedBefore[service.UID]; said && err != nil && k.refused[service.UID] == "" {
+			k.refused[service.UID] = before // nobody knows whether it is over
 		}
-		wrote = wrote || changed
 		if first {
 			none = errors.Join(none, err)
 		} else {
+			wrote = wrote || moved // nothing else restarts a wait: where many come, or lives are short, a rotation would never end
 			errs = append(errs, err)
 		}
 		if !renewal.IsZero() && (next.IsZero() || renewal.Before(next)) {
@@ -296,8 +302,9 @@ func (k *keeper) leaves(ctx context.Context, a *authority) (wrote bool, next tim
 	return wrote, next, errs, none
 }
 
-// leaf looks after the certificate of one Service. first says whether it would be its first one.
-func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service, name cache.ObjectName, hosts []string) (wrote bool, next time.Time, first bool, err error) {
+// leaf looks after the certificate of one Service. moved says whether the one that it has replaced was
+// another CA's, and first whether it would be its first one.
+func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service, name cache.ObjectName, hosts []string) (moved bool, next time.Time, first bool, err error) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{caLabel: k.label()},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))}},
@@ -313,12 +320,18 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 		if next, why = a.signing.wrongWith(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey], hosts, k.now()); why == "" {
 			return false, next, false, nil
 		}
+		if secret.Immutable != nil && *secret.Immutable { // whoever has made it so holds up nobody else's rotation
+			k.refuse(service, fmt.Errorf("the Secret %s is immutable: delete it, and there will be another one", name.Name))
+			return false, next, false, nil
+		}
 	} else if foreign, err := k.foreign(ctx, name); foreign || err != nil {
 		if foreign {
 			k.refuse(service, somebodyElses(name.Name))
+			next = k.now().Add(patienceWithOthers)
 		}
 		return false, next, !errors.Is(err, loop.ErrStale), err // where the cache is behind, it has had one
 	}
+	moves := exists && !a.signing.signed(secret.Data[corev1.TLSCertKey]) // from one CA to the next
 	certificate, private, err := a.signing.leaf(hosts, k.leafLifetime)
 	if err != nil {
 		return false, next, !exists, fmt.Errorf("issuing a certificate for Service %s: %w", klog.KObj(service), err)
@@ -339,7 +352,7 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 		return false, next, !exists, fmt.Errorf("writing the certificate of Service %s: %w", klog.KObj(service), err)
 	}
 	k.wrote(k.secrets, secret, why)
-	return true, next, !exists, nil
+	return moves, next, !exists, nil
 }
 
 // taken says whose a Secret of the cache is, if it is not that of a Service.
@@ -403,13 +416,14 @@ func (k *keeper) hosts(service *corev1.Service) ([]string, error) {
 
 // refuse says once what a Service cannot have.
 func (k *keeper) refuse(service *corev1.Service, why error) {
-	if k.refusedBefore[service.UID] == why.Error() {
+	said := loop.Cut(why.Error(), loop.MaxNote) // it quotes what people have written
+	k.refused[service.UID] = said
+	if k.refusedBefore[service.UID] == said {
 		return
 	}
-	k.refusedBefore[service.UID] = why.Error()
-	klog.Background().Info("No certificate", "service", klog.KObj(service), "because", why.Error())
+	klog.Background().Info("No certificate", "service", klog.KObj(service), "because", said)
 	k.recorder.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: service.UID},
-		nil, corev1.EventTypeWarning, "Refused", "Issue", "%s", why)
+		nil, corev1.EventTypeWarning, "Refused", "Issue", "%s", said)
 }
 
 // A target is an object with places for a caBundle.
@@ -517,6 +531,9 @@ func (k *keeper) rotate(ctx context.Context, secret *corev1.Secret, a *authority
 		}
 		return max(next.Sub(now), time.Second), nil
 	case wait > 0:
+		if !next.IsZero() { // a certificate may end before that
+			wait = min(wait, max(next.Sub(now), time.Second))
+		}
 		return wait, nil
 	case a.phase() == "introduce":
 		further = a.replace()
@@ -524,7 +541,9 @@ func (k *keeper) rotate(ctx context.Context, secret *corev1.Secret, a *authority
 		further = a.retire()
 	}
 	updated := secret.DeepCopy()
-	delete(updated.Annotations, rotateAnnotation)
+	if a.phase() != "replace" { // then it asks for another one, after this
+		delete(updated.Annotations, rotateAnnotation)
+	}
 	if updated.Data, err = further.data(); err != nil {
 		return 0, fmt.Errorf("writing down the CA: %w", err)
 	}

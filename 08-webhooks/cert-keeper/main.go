@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -55,6 +57,9 @@ func run(ctx context.Context) error {
 	if settings.leafLifetime < 10*time.Second || settings.caLifetime < settings.leafLifetime {
 		return errors.New("-leaf-lifetime has to be at least 10s, and -ca-lifetime at least as long as that")
 	}
+	if settings.settle < 0 || settings.settle >= settings.caLifetime/3 {
+		return fmt.Errorf("-settle %s: want at least 0, and less than a third of -ca-lifetime, or the old CA ends before the new one has taken over", settings.settle)
+	}
 	if *ca == "" {
 		*ca = cmp.Or(*namespace, "cert-keeper") + "/cert-keeper-ca"
 	}
@@ -68,7 +73,11 @@ func run(ctx context.Context) error {
 	settings.ca = cache.NewObjectName(caNamespace, caName)
 	if *hosts != "" {
 		for host := range strings.SplitSeq(*hosts, ",") {
-			settings.allowed = append(settings.allowed, strings.TrimSpace(host))
+			host = strings.TrimSpace(host)
+			if net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(strings.ToLower(host), "*."))) > 0 {
+				return fmt.Errorf("-allow-hosts %q: want names and addresses as a certificate can hold them; an international name begins with xn--", host)
+			}
+			settings.allowed = append(settings.allowed, host)
 		}
 	}
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -56,6 +57,12 @@ type Deployment struct {
 type kept struct {
 	Portions *int64   `json:"portions,omitempty"`
 	Toppings []string `json:"toppings,omitempty"`
+}
+
+// valid says whether v1's schema takes it, which nobody asks after a conversion.
+func (k kept) valid() bool {
+	different := len(slices.Compact(slices.Sorted(slices.Values(k.Toppings))))
+	return different == len(k.Toppings) && different <= 10 && (k.Portions == nil || *k.Portions >= 0 && *k.Portions <= math.MaxInt32*PortionsPerPod)
 }
 
 // A spoke changes an object in place, all but its apiVersion.
@@ -111,7 +118,7 @@ func v1alpha1FromHub(object *unstructured.Unstructured) error {
 
 func v1alpha1ToHub(object *unstructured.Unstructured) error {
 	var keep kept
-	if json.Unmarshal([]byte(object.GetAnnotations()[KeptAnnotation]), &keep) != nil {
+	if json.Unmarshal([]byte(object.GetAnnotations()[KeptAnnotation]), &keep) != nil || !keep.valid() {
 		keep = kept{} // none, or one that somebody has spoilt: that must not stop every list
 	}
 	annotate(object, "")

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // What people do to an Icecream of v1alpha1 that is kept as v1.
@@ -14,15 +16,17 @@ func TestAnnotation(t *testing.T) {
 		"nothing":             {`{"portions": 250, "toppings": ["nuts"]}`, "3", `{"deployment":{"name":"a","portions":250},"toppings":["nuts"]}`},
 		"other pods":          {`{"portions": 250, "toppings": ["nuts"]}`, "2", `{"deployment":{"name":"a","portions":200},"toppings":["nuts"]}`},
 		"another annotation":  {`{"portions": -9223372036854775808}`, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"less than none":      {`{"portions": -250}`, "0", `{"deployment":{"name":"a","portions":0}}`},
+		"more than there are": {`{"portions": 214748364701}`, "2147483647", `{"deployment":{"name":"a","portions":214748364700}}`},
+		"twice the same":      {`{"toppings": ["nuts", "nuts"]}`, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"eleven toppings":     {`{"toppings": ["1","2","3","4","5","6","7","8","9","10","11"]}`, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"no JSON":             {`{"portions": `, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"half of it is wrong": {`{"toppings": ["nuts"], "portions": "many"}`, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"the largest number":  {"", "2147483647", `{"deployment":{"name":"a","portions":214748364700}}`},
 	} {
 		var o unstructured.Unstructured
 		annotation, err := json.Marshal(tc.annotation)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if err := json.Unmarshal([]byte(`{"apiVersion": "controller.nicoleh.io/v1alpha1", "kind": "Icecream", "metadata": {"name": "a", "annotations": {"controller.nicoleh.io/v1": `+
 			string(annotation)+`}}, "spec": {"deploymentName": "a", "replicas": `+tc.replicas+`}}`), &o); err != nil {
 			t.Fatal(err)
@@ -46,9 +50,7 @@ func TestAStaleAnnotationSaysNothing(t *testing.T) {
 		"spec":     map[string]any{"deployment": map[string]any{"name": "cone", "portions": int64(300)}},
 	}}
 	for _, version := range []string{V1alpha1, V1} {
-		if err := Convert(object, version); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, Convert(object, version))
 	}
 	toppings, found, _ := unstructured.NestedSlice(object.Object, "spec", "toppings")
 	portions, _, _ := unstructured.NestedInt64(object.Object, "spec", "deployment", "portions")

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // A house is a store whose time stands still, behind HTTP.
@@ -133,9 +135,7 @@ func TestLateLists(t *testing.T) {
 	h.call(http.StatusOK, "PATCH", "/owner/settings", "", `{"lag": "5s"}`)
 	list := func() int {
 		var rooms struct{ Rooms []Room }
-		if err := json.Unmarshal([]byte(h.call(http.StatusOK, "GET", "/v1/rooms?tag=of=fish", "", "")), &rooms); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, json.Unmarshal([]byte(h.call(http.StatusOK, "GET", "/v1/rooms?tag=of=fish", "", "")), &rooms))
 		return len(rooms.Rooms)
 	}
 	id := h.id(h.call(http.StatusCreated, "POST", "/v1/rooms", "", four))
@@ -167,13 +167,9 @@ func TestLedgerIsOpenedAgain(t *testing.T) {
 	h.call(http.StatusCreated, "POST", "/v1/rooms", "", `{"name": "meat", "pallets": 5, "celsius": -18}`)
 	h.call(http.StatusPaymentRequired, "POST", "/v1/rooms", "", `{"name": "ice", "pallets": 12, "celsius": -18}`)
 	data, err := os.ReadFile(h.ledger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	torn := filepath.Join(t.TempDir(), "ledger")
-	if err := os.WriteFile(torn, append(data, `{"number":4,"effect":{"kind":"rented","room":{"id":"room-3","name":"`+strings.Repeat("x", 1000)...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(torn, append(data, `{"number":4,"effect":{"kind":"rented","room":{"id":"room-3","name":"`+strings.Repeat("x", 1000)...), 0o600))
 	now := newHouse(t, torn, h.now.Add(2*time.Second))
 	if again := now.id(now.call(http.StatusOK, "POST", "/v1/rooms", "k", four)); again != id {
 		t.Errorf("after the restart, the key leads to %s, want %s", again, id)
@@ -192,9 +188,7 @@ func TestLedgerIsOpenedAgain(t *testing.T) {
 // A broken line in the middle is said, and not passed over.
 func TestBrokenLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
-	if err := os.WriteFile(path, []byte("{}\nno\n{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("{}\nno\n{}\n"), 0o600))
 	if _, err := openLedger(path, func(Entry) {}); err == nil || !strings.Contains(err.Error(), "ledger:2:") {
 		t.Errorf("error %v", err)
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 
@@ -47,9 +50,22 @@ type options struct {
 // soon is when to look at something that the store is busy with.
 const soon = time.Second
 
+// alarming is how long a store may want to be left alone before a status says so.
+const alarming = 30 * time.Second
+
 // most is how many steps a look takes: more than a new room or another size needs. A store
 // that says yes and does nothing must not keep a worker for ever.
 const most = 12
+
+// calm leaves out the events that only report a failure: they would end the wait that follows it.
+type calm struct{ cache.ResourceEventHandler }
+
+func (h calm) OnUpdate(before, after any) {
+	was, is := before.(*v1alpha1.ColdRoom), after.(*v1alpha1.ColdRoom)
+	if c := meta.FindStatusCondition(is.Status.Conditions, v1alpha1.ConditionSynced); c == nil || c.Reason != v1alpha1.ReasonFailing || was.Generation != is.Generation {
+		h.ResourceEventHandler.OnUpdate(before, after)
+	}
+}
 
 // reconcile takes step after step, and keeps the status of each before it takes the next one.
 func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
@@ -59,15 +75,15 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		return 0, nil
 	}
 	if c.writes.Behind(key) {
-		return 0, loop.ErrBehind // the event of what was written brings the key back
+		return soon / 10, loop.ErrBehind // or with the event of what was written
 	}
 	cr := cached.DeepCopy()
 	for range most {
 		before := cr.DeepCopy()
 		cr.Status.ObservedGeneration = cr.Generation
 		again, done, err := c.step(ctx, cr)
-		if err != nil {
-			failing(cr, err)
+		if err != nil && !failing(cr, err) {
+			cr.Status.ObservedGeneration = before.Status.ObservedGeneration // the status says nothing about the new one
 		}
 		after, failed := c.keep(ctx, before, cr)
 		if failed == nil {
@@ -99,8 +115,12 @@ func (c *controller) keep(ctx context.Context, before, cr *v1alpha1.ColdRoom) (a
 		}
 	}
 	if !slices.Equal(before.Finalizers, cr.Finalizers) {
-		after.Finalizers = cr.Finalizers
-		after, err = client.Update(ctx, after, metav1.UpdateOptions{})
+		// A patch: an update would lose the fields that this program does not know.
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": cr.Finalizers, "uid": cr.UID, "resourceVersion": after.ResourceVersion}})
+		if err != nil {
+			return nil, fmt.Errorf("encoding the finalizers: %w", err)
+		}
+		after, err = client.Patch(ctx, cr.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err = c.wrote(cr, after, err, "finalizer"); err != nil || after.DeletionTimestamp != nil {
 			return nil, err
 		}
@@ -225,12 +245,19 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 		cr.Status.Request = nil
 		return 0, false, nil
 	}
+	if reused(err) { // by a request before the status was lost, and with it the number of requests
+		request.Since = c.tooOld()
+		return 0, false, nil
+	}
 	if err != nil {
 		return 0, true, err
 	}
 	cr.Status.RoomID, cr.Status.Request = room.Id, nil
 	return 0, false, nil
 }
+
+// tooOld is a time since which a key is not trusted any more, while lists do not show yet what it has led to.
+func (c *controller) tooOld() metav1.Time { return metav1.NewTime(time.Now().Add(-c.remembered)) }
 
 // send sends the request that the status holds.
 func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.Room, error) {
@@ -311,10 +338,10 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 		cr.Status.Resize = nil
 		return 0, false, nil
 	case room.State != client.Closed:
-		_, err := c.store.CloseRoomWithResponse(ctx, room.Id)
-		return 0, err != nil, err
+		_, err = c.store.CloseRoomWithResponse(ctx, room.Id)
+	default:
+		_, err = c.store.ResizeRoomWithResponse(ctx, room.Id, client.ResizeRoomJSONRequestBody{Pallets: int(resize.To)})
 	}
-	_, err = c.store.ResizeRoomWithResponse(ctx, room.Id, client.ResizeRoomJSONRequestBody{Pallets: int(resize.To)})
 	if message := forGood(err); message != "" {
 		refuse(&resize.Attempt, message)
 		synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, message)
@@ -346,6 +373,8 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 				cr.Status.RoomID, cr.Status.Request = room.Id, nil
 			case neverDone(err) != "" || gone(err):
 				cr.Status.Request = nil
+			case reused(err):
+				request.Since = c.tooOld()
 			default:
 				return 0, true, err
 			}
@@ -398,12 +427,13 @@ func attempt(cr *v1alpha1.ColdRoom) v1alpha1.Attempt {
 // refuse keeps why the store has refused an attempt. It holds from now on, however long the answer took.
 func refuse(a *v1alpha1.Attempt, message string) { a.Refused, a.Since = message, metav1.Now() }
 
-// holds says how long a refusal still holds. A change of the spec ends it at once.
+// holds says how long a refusal still holds. A change of the spec ends it at once, and so does a clock that was set back.
 func (c *controller) holds(cr *v1alpha1.ColdRoom, refused v1alpha1.Attempt) time.Duration {
-	if refused.Generation != cr.Generation {
+	wait := time.Until(refused.Since.Add(c.retry))
+	if refused.Generation != cr.Generation || wait > c.retry {
 		return 0
 	}
-	return time.Until(refused.Since.Add(c.retry))
+	return wait
 }
 
 // ours reports whether a room was rented for this ColdRoom, and not for somebody else.
@@ -432,22 +462,33 @@ func observe(cr *v1alpha1.ColdRoom, room *client.Room) {
 	}
 }
 
-// failing says what goes wrong for now, in words that stay the same while it does.
-func failing(cr *v1alpha1.ColdRoom, err error) {
+// failing says what goes wrong for now, in words that stay the same while it does. It returns false
+// if there is nothing to say.
+func failing(cr *v1alpha1.ColdRoom, err error) bool {
 	if errors.Is(err, loop.ErrStale) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return
+		return false
 	}
 	var r *refused
+	var b *busy
 	message := "the store cannot be reached"
 	switch {
 	case errors.As(err, &r) && r.code < http.StatusInternalServerError, errors.Is(err, errStrange), errors.Is(err, errNoToken):
 		message = err.Error()
 	case errors.As(err, &r):
 		message = fmt.Sprintf("the store answers %d", r.code)
-	case errors.As(err, new(*busy)):
-		return // it is not alarming
+	case errors.As(err, &b):
+		if b.wait < alarming {
+			return false
+		}
+		message = b.Error()
+	}
+	// A gateway may say something else each time, such as the number of the request. Reported are its first words.
+	kind, _, _ := strings.Cut(message, ": ")
+	if is := meta.FindStatusCondition(cr.Status.Conditions, v1alpha1.ConditionSynced); is != nil && is.Reason == v1alpha1.ReasonFailing && strings.HasPrefix(is.Message, kind) {
+		message = is.Message
 	}
 	synced(cr, metav1.ConditionFalse, v1alpha1.ReasonFailing, message)
+	return true
 }
 
 func ready(cr *v1alpha1.ColdRoom, status metav1.ConditionStatus, reason string) {
@@ -463,7 +504,7 @@ var errNoToken = errors.New("there is no token for the store")
 
 // tokenOf reads the token from a Secret.
 func tokenOf(secret *corev1.Secret) (string, error) {
-	if token := string(secret.Data["token"]); token != "" {
+	if token := strings.TrimSpace(string(secret.Data["token"])); token != "" { // a file ends with a newline
 		return token, nil
 	}
 	return "", fmt.Errorf("%w: the Secret %s has no key token", errNoToken, secret.Name)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -61,6 +62,8 @@ func run(ctx context.Context) error {
 		return errors.New("want -store and its address, a -rate above 0, and no arguments beside the flags")
 	}
 
+	o.late += time.Second // the times in a status are cut to seconds
+
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -83,7 +86,7 @@ func run(ctx context.Context) error {
 	roomFactory := externalversions.NewSharedInformerFactoryWithOptions(rooms, 0, externalversions.WithNamespace(o.namespace))
 	coldRooms := roomFactory.Outside().V1alpha1().ColdRooms()
 	c.cached, c.cache = coldRooms.Lister(), coldRooms.Informer().GetStore()
-	err = c.loop.Watch(coldRooms.Informer(), loop.Each(func(name cache.ObjectName) { c.loop.Add(name, "ColdRoom changed") }))
+	err = c.loop.Watch(coldRooms.Informer(), calm{loop.Each(func(name cache.ObjectName) { c.loop.Add(name, "ColdRoom changed") })})
 	run, token := []loop.Informers{roomFactory}, func() (string, error) { return "", nil }
 	if *secret != "" {
 		one := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(o.namespace), informers.WithTweakListOptions(func(options *metav1.ListOptions) {
@@ -96,13 +99,15 @@ func run(ctx context.Context) error {
 				c.loop.Add(cache.MetaObjectToName(cr), "credentials changed")
 			}
 		})))
-		// Read for each call: a token that is replaced is used at once.
+		// Read for each call: a token that is replaced is used at once. When a namespace is deleted, the Secret may go
+		// before the ColdRooms, whose rooms can be given up all the same.
+		var last atomic.Pointer[corev1.Secret]
+		last.Store(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *secret}})
 		token = func() (string, error) {
-			s, err := secrets.Lister().Secrets(o.namespace).Get(*secret)
-			if err != nil {
-				return tokenOf(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: *secret}})
+			if s, err := secrets.Lister().Secrets(o.namespace).Get(*secret); err == nil {
+				last.Store(s)
 			}
-			return tokenOf(s)
+			return tokenOf(last.Load())
 		}
 		run = append(run, one)
 	}

@@ -9,13 +9,24 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"github.com/k8s-go/workshop/06-controller/loop"
 	"github.com/k8s-go/workshop/09-outside/client"
 )
+
+// maxSaid is how many bytes of an answer are kept: with some words around them they fit into an Event.
+const maxSaid = 900
+
+// maxAnswer is how many bytes of an answer are read. A room has some hundred.
+const maxAnswer = 1 << 20
+
+// mostPatience is how many seconds the store is left alone at most: nothing but its answer says that it wants that.
+const mostPatience = 3600
 
 // deadline is how long a call to the store may take.
 const deadline = 10 * time.Second
@@ -63,10 +74,20 @@ func (s *store) do(sender *http.Client, r *http.Request) (*http.Response, error)
 		return nil, err
 	}
 	answer, err := sender.Do(r)
-	if err != nil || answer.StatusCode < 300 {
-		return answer, err
+	if err != nil {
+		return nil, err
+	}
+	answer.Body = body{io.LimitReader(answer.Body, maxAnswer), answer.Body}
+	if answer.StatusCode < 300 {
+		return answer, nil
 	}
 	return nil, s.refusal(answer)
+}
+
+// A body is that of an answer, of which not all is read.
+type body struct {
+	io.Reader
+	io.Closer
 }
 
 // patient returns an error as long as the store wants to be left alone.
@@ -81,12 +102,12 @@ func (s *store) patient() error {
 
 // refusal reads an answer that says no.
 func (s *store) refusal(answer *http.Response) error {
-	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	said, err := io.ReadAll(answer.Body)
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		return fmt.Errorf("reading the answer of the store: %w", err)
 	}
-	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds >= 0 {
-		wait := time.Duration(seconds) * time.Second
+	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds > 0 { // after 0, the next try waits as after any failure
+		wait := time.Duration(min(seconds, mostPatience)) * time.Second
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if until := time.Now().Add(wait); until.After(s.patience) { // of several calls under way, the longest wait counts
@@ -95,9 +116,10 @@ func (s *store) refusal(answer *http.Response) error {
 		return &busy{wait}
 	}
 	r := &refused{code: answer.StatusCode}
-	if err := json.Unmarshal(body, r); err != nil {
-		r.Message = string(bytes.TrimSpace(body))
+	if err := json.Unmarshal(said, r); err != nil {
+		r.Message = string(bytes.TrimSpace(said))
 	}
+	r.Message = loop.Cut(strings.ToValidUTF8(r.Message, ""), maxSaid) // it may be a page in HTML
 	return r
 }
 
@@ -141,10 +163,17 @@ func neverDone(err error) string {
 	return ""
 }
 
-// gone reports whether the store says that there is no such room.
+// gone reports whether the store says that there is no such room. A 404 without its word for that is
+// somebody else's, such as a gateway's, who knows nothing about rooms.
 func gone(err error) bool {
 	var r *refused
-	return errors.As(err, &r) && r.code == http.StatusNotFound
+	return errors.As(err, &r) && r.code == http.StatusNotFound && r.Reason == "NotFound"
+}
+
+// reused reports whether the store says that a key belongs to another request.
+func reused(err error) bool {
+	var r *refused
+	return errors.As(err, &r) && r.code == http.StatusConflict && r.Reason == "KeyReused"
 }
 
 // rent asks for a room. The same key means the same room, however often it is sent.
@@ -174,7 +203,7 @@ func (s *store) of(ctx context.Context, key, value string) ([]client.Room, error
 	if err != nil {
 		return nil, err
 	}
-	if answer.JSON200 == nil {
+	if answer.JSON200 == nil || answer.JSON200.Rooms == nil { // having no rooms is [], or else a room would be left behind
 		return nil, errStrange
 	}
 	return answer.JSON200.Rooms, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,5 +55,27 @@ func TestNobodyCallsAStoreThatAsksForPatience(t *testing.T) {
 	call()
 	if wait := <-second; wait < 55*time.Second || calls.Load() != 1 {
 		t.Errorf("the second call has to wait for %s, and the store saw %d calls; want about a minute, and 1", wait, calls.Load())
+	}
+}
+
+// An answer that is not a store's does not say that there are no rooms, and one without an end is not waited for.
+func TestStrangeAnswers(t *testing.T) {
+	t.Parallel()
+	for name, says := range map[string]string{
+		"something else": `{"status": "maintenance"}`,
+		"too long":       strings.Repeat(" ", maxAnswer) + `{"rooms": []}`,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(says))
+		}))
+		defer server.Close()
+		s, err := newStore(server.URL, 1, func() (string, error) { return "", nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rooms, err := s.of(t.Context(), "coldroom-uid", "1"); err == nil {
+			t.Errorf("%s: %d rooms, want an error", name, len(rooms))
+		}
 	}
 }

@@ -139,7 +139,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 			return 0, errors.Join(failed, err)
 		}
 	}
-	return 0, errors.Join(failed, c.report(ctx, parent, a.Status))
+	return 0, errors.Join(failed, c.report(ctx, parent, a.Status, q.Refused != ""))
 }
 
 // ask runs the program.
@@ -177,6 +177,9 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 		}
 		errs = append(errs, err)
 	}
+	if err := errors.Join(errs...); taken != "" || err != nil {
+		return taken, err // what would be deleted may be all that there is
+	}
 	for _, child := range have {
 		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
 			uid := child.GetUID() // not of one that has got the name since
@@ -202,7 +205,7 @@ func (c *controller) one(ctx context.Context, parent, child *unstructured.Unstru
 	} else if now, err = c.children.Get(ctx, child.GetName(), metav1.GetOptions{}); err != nil { // the cache was behind
 		return err
 	}
-	switch child.SetOwnerReferences(now.GetOwnerReferences()); { // there may be others beside the parent
+	switch child.SetOwnerReferences(nil); { // those that are there stay: there may be others beside the parent
 	case !metav1.IsControlledBy(now, parent):
 		return fmt.Errorf("%s %s %w", now.GetKind(), now.GetName(), errForeign)
 	case now.GetDeletionTimestamp() != nil || equality.Semantic.DeepEqual(merge(now.Object, child.Object), now.Object):
@@ -213,7 +216,8 @@ func (c *controller) one(ctx context.Context, parent, child *unstructured.Unstru
 }
 
 // merge returns what is there with what is wanted in its place. A list whose elements are
-// objects is merged element by element, because the API server fills in defaults there, too.
+// objects is merged element by element, because the API server fills in defaults there, too:
+// by their names, if they have any, and what has another name stays.
 func merge(now, want any) any {
 	switch want := want.(type) {
 	case map[string]any:
@@ -226,6 +230,9 @@ func merge(now, want any) any {
 		return merged
 	case []any:
 		now, _ := now.([]any)
+		if len(want) > 0 && !slices.ContainsFunc(slices.Concat(now, want), func(element any) bool { return nameOf(element) == "" }) {
+			return mergeNamed(now, want)
+		}
 		merged := slices.Clone(want)
 		for i := range min(len(now), len(want)) {
 			merged[i] = merge(now[i], want[i])
@@ -235,8 +242,29 @@ func merge(now, want any) any {
 	return want
 }
 
-// report writes the status, if it differs. A condition keeps the time of its last change.
-func (c *controller) report(ctx context.Context, parent *unstructured.Unstructured, status map[string]any) error {
+// mergeNamed merges lists such as those of containers.
+func mergeNamed(now, want []any) []any {
+	merged, left := slices.Clone(now), slices.Clone(now)
+	for _, w := range want {
+		i := slices.IndexFunc(left, func(element any) bool { return nameOf(element) == nameOf(w) })
+		if i < 0 {
+			merged = append(merged, w)
+			continue
+		}
+		merged[i], left[i] = merge(left[i], w), nil // a name may be there twice, as that of a volumeMount
+	}
+	return merged
+}
+
+func nameOf(element any) string {
+	object, _ := element.(map[string]any)
+	name, _ := object["name"].(string)
+	return name
+}
+
+// report writes the status, if it differs. A condition keeps the time of its last change. While
+// the API server refuses, it keeps its message, too: other words each time would be an event each time.
+func (c *controller) report(ctx context.Context, parent *unstructured.Unstructured, status map[string]any, refused bool) error {
 	before, _, _ := unstructured.NestedSlice(parent.Object, "status", "conditions")
 	conditions, _ := status["conditions"].([]any)
 	for _, condition := range conditions {
@@ -248,6 +276,9 @@ func (c *controller) report(ctx context.Context, parent *unstructured.Unstructur
 		for _, old := range before {
 			if old, ok := old.(map[string]any); ok && old["type"] == condition["type"] && old["status"] == condition["status"] {
 				condition["lastTransitionTime"] = old["lastTransitionTime"]
+				if refused && old["reason"] == condition["reason"] && old["observedGeneration"] == condition["observedGeneration"] {
+					condition["message"] = old["message"]
+				}
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // A log is an audit log in the making: one record a second, unless said otherwise.
@@ -25,9 +26,7 @@ type auditLog struct {
 func (l *auditLog) add(resource, subresource, name string, object any) {
 	l.t.Helper()
 	data, err := json.Marshal(object)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, err)
 	l.now = l.now.Add(time.Second)
 	r := record{ResponseObject: data, RequestReceivedTimestamp: metav1.NewMicroTime(l.now.Add(-time.Millisecond)), StageTimestamp: metav1.NewMicroTime(l.now)}
 	r.ObjectRef.Resource, r.ObjectRef.Subresource, r.ObjectRef.Name = resource, subresource, name

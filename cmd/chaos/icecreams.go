@@ -172,6 +172,10 @@ func icecreamState(ctx context.Context, s *scene) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	sets, err := s.client.AppsV1().ReplicaSets(s.ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
 	pods, err := s.client.CoreV1().Pods(s.ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err
@@ -229,8 +233,15 @@ func icecreamState(ctx context.Context, s *scene) (string, error) {
 		}
 		fmt.Fprintf(&b, "deployment %s: deleted %v, owner %s, %d replicas, %d available, selector %s, pods %s, %v\n", d.Name, d.DeletionTimestamp != nil, owner,
 			*d.Spec.Replicas, d.Status.AvailableReplicas, named(d.Spec.Selector.MatchLabels[v1alpha1.UIDLabel]), named(d.Spec.Template.Labels[v1alpha1.UIDLabel]), containers)
+		expect(d.Status.ObservedGeneration == d.Generation && d.Status.AvailableReplicas == *d.Spec.Replicas,
+			"Deployment %s has %d available replicas at generation %d, want %d at %d", d.Name, d.Status.AvailableReplicas, d.Status.ObservedGeneration, *d.Spec.Replicas, d.Generation)
 		expect(controller != nil && names[string(controller.UID)] == controller.Name && wanted[controller.Name].DeploymentName == d.Name,
 			"Deployment %s belongs to %s", d.Name, owner)
+	}
+	// One that has seen replicas of 1 for a moment may not have deleted its pods yet.
+	for _, set := range sets.Items {
+		expect(set.Status.ObservedGeneration == set.Generation && set.Status.Replicas == *set.Spec.Replicas,
+			"ReplicaSet %s has %d replicas at generation %d, want %d at %d", set.Name, set.Status.Replicas, set.Status.ObservedGeneration, *set.Spec.Replicas, set.Generation)
 	}
 	alive, due := 0, 0
 	for _, want := range wanted {

@@ -212,7 +212,8 @@ func (t *table) add(r result) {
 	if r.err != nil {
 		line.failed++
 		t.failed++
-		t.failures = append(t.failures, fmt.Sprintf("seed %d: %s, %s", r.seed, r.title, r.subject.name))
+		why, _, _ := strings.Cut(r.err.Error(), "\n")
+		t.failures = append(t.failures, fmt.Sprintf("seed %d: %s, %s: %s", r.seed, r.title, r.subject.name, why))
 		fmt.Printf("\n--- FAILED: seed %d, %s, %s (namespace %s): %v\n%s\n", r.seed, r.title, r.subject.name, r.namespace, r.err, r.log)
 	}
 }
@@ -251,7 +252,8 @@ func (t *table) verdict() error {
 		errs = append(errs, fmt.Errorf("%d cases failed:\n  %s", t.failed, strings.Join(t.failures, "\n  ")))
 	}
 	for _, r := range t.rows {
-		if r.struck == 0 && r.fault != undisturbedRun.name {
+		// One that has failed may have ended before its strikes were counted.
+		if r.struck == 0 && r.failed == 0 && r.fault != undisturbedRun.name {
 			errs = append(errs, fmt.Errorf("the fault %q never struck %s", r.fault, r.subject))
 		}
 	}

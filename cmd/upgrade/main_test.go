@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -16,9 +17,7 @@ import (
 func clone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return ws
 }
 
@@ -32,10 +31,8 @@ func TestEveryPlaceNamesTheSameVersion(t *testing.T) {
 func TestEveryModuleIsKnown(t *testing.T) {
 	ws := clone(t)
 	known, err := ws.Modules()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
+	fatal.If(t, err)
+	fatal.If(t, filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -47,29 +44,21 @@ func TestEveryModuleIsKnown(t *testing.T) {
 			t.Errorf("%s is not among %q", dir, known)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // One version at a time becomes another one, in a copy of all files that name any.
 func TestOnePlaceThatDiffersIsFound(t *testing.T) {
 	ws := clone(t)
 	versions, err := versionsOf(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	modules, err := ws.Modules()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	fork := workspace.Workspace{Root: t.TempDir()}
 	texts := map[string]string{}
 	read := func(name string) {
 		data, err := os.ReadFile(filepath.Join(ws.Root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		texts[name] = string(data)
 	}
 	write := func(name, text string) {

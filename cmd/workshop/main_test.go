@@ -3,21 +3,19 @@ package main
 import (
 	"os"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func TestUnread(t *testing.T) {
 	t.Parallel()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer writer.Close()
 	if unread(writer) {
 		t.Error("somebody can still read it")
 	}
-	if err := reader.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, reader.Close())
 	if !unread(writer) {
 		t.Error("nobody can read it")
 	}

@@ -9,15 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 )
 
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
 // columns returns the words of the table's lines.
@@ -46,9 +45,7 @@ func TestTable(t *testing.T) {
 	write(t, dir, "notes.txt", "nothing")
 	saved := time.Date(2026, 11, 21, 11, 30, 0, 0, time.Local)
 	for _, name := range []string{"anna.json", "bert.json"} {
-		if err := os.Chtimes(filepath.Join(dir, name), saved, saved); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chtimes(filepath.Join(dir, name), saved, saved))
 	}
 	got := columns(Table(dir))
 	want := [][]string{
@@ -76,9 +73,7 @@ func TestBrokenFileIsOneLine(t *testing.T) {
 	} {
 		write(t, dir, name+".json", text)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "folder.json"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(filepath.Join(dir, "folder.json"), 0o755))
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.json"), 0o644); err != nil { // reading it would wait for ever
 		t.Fatal(err)
 	}
@@ -110,9 +105,7 @@ func TestWatch(t *testing.T) {
 	if err := Watch(t.Context(), dir, &out); err == nil || !strings.Contains(err.Error(), "make it first") {
 		t.Errorf("without the folder: %v", err)
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(dir, 0o755))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Watch(ctx, dir, &out) }()
@@ -133,9 +126,7 @@ func TestWatch(t *testing.T) {
 	shows("no retry")
 	write(t, dir, "anna.json", anna[:50])
 	shows("cannot be read")
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(dir))
 	shows("The folder cannot be read")
 	cancel()
 	if err := <-ended; err != nil {

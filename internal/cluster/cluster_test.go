@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -31,9 +32,7 @@ import (
 func clone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return workspace.Workspace{Root: root}
 }
 
@@ -60,18 +59,14 @@ func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
 	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
 		t.Fatalf("with an engine and nothing else, Select = %v (%s), %v", c, why, err)
 	}
-	if err := os.MkdirAll(ws.Path("kwok"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(ws.Path("kwok"), 0o755))
 	c, why, err := Select(t.Context(), ws, "")
 	if err != nil || c.Name() != "kwok" || !strings.Contains(why, "broken") {
 		t.Errorf("Select = %v (%s), %v", c, why, err)
 	}
 	// One that was made for a purpose is not taken for any other.
 	ws = clone(t)
-	if err := os.MkdirAll(ws.Path("kwok-chaos"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(ws.Path("kwok-chaos"), 0o755))
 	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
 		t.Errorf("Select = %v (%s), %v", c, why, err)
 	}
@@ -85,9 +80,7 @@ func noImages(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	script := "#!/bin/sh\ncase $1 in version) echo 99.0 ;; *) echo 'Error: No such image' >&2; exit 1 ;; esac\n"
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755))
 	return dir
 }
 
@@ -96,9 +89,7 @@ func fakeEngine(t *testing.T, output string) {
 	t.Helper()
 	dir := t.TempDir()
 	script := "#!/bin/sh\ncase $1 in version) echo 99.0 ;; *) printf '" + output + "' ;; esac\n"
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(script), 0o755))
 	t.Setenv("PATH", dir)
 }
 
@@ -114,9 +105,7 @@ func TestExisting(t *testing.T) {
 	}
 	text := "apiVersion: v1\nkind: Config\ncurrent-context: one\ncontexts: [{name: one, context: {cluster: one}}, {name: two, context: {cluster: two}}]\n" +
 		"clusters: [{name: one, cluster: {server: 'https://127.0.0.1:1'}}, {name: two, cluster: {server: 'https://127.0.0.1:2'}}]\n"
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
 	if err := e.up(context.Background(), Status{}, io.Discard); err == nil || !strings.Contains(err.Error(), "context one: https://127.0.0.1:1 does not answer") {
 		t.Errorf("server down: error = %v", err)
 	}
@@ -135,43 +124,27 @@ func TestExistingOutlivesTheProxy(t *testing.T) {
 	e := &existing{ws: clone(t)}
 	theirs := filepath.Join(t.TempDir(), "kubeconfig")
 	text := "apiVersion: v1\nkind: Config\ncurrent-context: one\ncontexts: [{name: one, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server.URL + "'}}]\n"
-	if err := os.WriteFile(theirs, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(theirs, []byte(text), 0o600))
 	t.Setenv("KUBECONFIG", theirs)
-	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
 	before, err := os.ReadFile(e.kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	proxy, err := faultproxy.Start(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer proxy.Close()
 	proxied := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := proxy.WriteKubeconfig(proxied, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, proxy.WriteKubeconfig(proxied, "", ""))
 	t.Setenv("KUBECONFIG", proxied)
 	if status := e.status(t.Context()); status != (Status{Ready, "context one"}) {
 		t.Errorf("in a terminal of make web it is %+v", status)
 	}
-	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
 	if after, err := os.ReadFile(e.kubeconfig()); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the copy is now\n%s%v", after, err)
 	}
 	// Who has nothing but a proxy gets that.
-	if err := e.down(t.Context(), io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.up(t.Context(), Status{}, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, e.down(t.Context(), io.Discard))
+	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
 	if status := e.status(t.Context()); status != (Status{Ready, "context " + workspace.ProxyContext}) {
 		t.Errorf("with a proxy alone it is %+v", status)
 	}
@@ -196,24 +169,16 @@ func TestKillEndsOnlyTheClustersProcesses(t *testing.T) {
 	root := filepath.Join(clone(t).Root, "with a space")
 	ws := workspace.Workspace{Root: root}
 	sleep, err := os.ReadFile("/bin/sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	first, further := &kwok{ws: ws}, &kwok{ws: ws, suffix: "further"}
 	for _, dir := range []string{ws.Bin(""), first.clusterDir(), further.clusterDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(dir, 0o755))
 	}
-	if err := os.WriteFile(ws.Bin("etcd"), sleep, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(ws.Bin("etcd"), sleep, 0o755))
 	start := func(path, dir string) (ended chan error) {
 		cmd := exec.Command(path, "600")
 		cmd.Dir = dir
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		ended = make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
@@ -227,12 +192,8 @@ func TestKillEndsOnlyTheClustersProcesses(t *testing.T) {
 	}
 	// A new build replaces the binary while the old one runs, and somebody may
 	// have removed the folder.
-	if err := os.Remove(ws.Bin("etcd")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(first.dir()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(ws.Bin("etcd")))
+	fatal.If(t, os.RemoveAll(first.dir()))
 
 	running, err := first.processes(t.Context())
 	if err != nil || len(running) != 1 || len(running["etcd"]) != 1 {
@@ -241,17 +202,13 @@ func TestKillEndsOnlyTheClustersProcesses(t *testing.T) {
 	if missing := missingComponents(running); len(missing) != len(kwokComponents)-1 {
 		t.Errorf("missing components: %v", missing)
 	}
-	if err := first.kill(t.Context(), "kube-apiserver"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.kill(t.Context(), "kube-apiserver"))
 	select {
 	case <-ours:
 		t.Error("etcd was ended together with the API server")
 	case <-time.After(100 * time.Millisecond):
 	}
-	if err := first.down(t.Context(), io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.down(t.Context(), io.Discard))
 	select {
 	case <-ours:
 	case <-time.After(5 * time.Second):
@@ -287,25 +244,15 @@ func TestFurtherClusters(t *testing.T) {
 	k := c.p.(*kwok)
 	config := filepath.Join(ws.Root, "scripts", "controlplane", "kwok.yaml")
 	common, err := os.ReadFile("../../scripts/controlplane/kwok.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for path, text := range map[string]string{config: string(common), k.dir("x"): ""} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	file, err := k.config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, want := range []string{"kubeFeatureGates: A=true,B=false", "kubeAuditPolicy: " + k.dir("audit-policy.yaml"),
 		"etcdPort: ", "kubeApiserverPort: ", "key: snapshot-count", "key: max-wals", "name: kube-apiserver", "key: unsafe-no-fsync", "runtime: binary"} {
 		if !strings.Contains(string(data), want) {
@@ -333,9 +280,7 @@ func TestFreePorts(t *testing.T) {
 	seen := map[int]bool{}
 	for range 20 {
 		ports, err := freePorts(6)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		distinct := map[int]bool{}
 		for _, port := range ports {
 			distinct[port], seen[port] = true, true
@@ -437,9 +382,7 @@ func TestKindAuditPolicyThatIsMissing(t *testing.T) {
 	fakeEngine(t, "")
 	ws := clone(t)
 	t.Setenv("AUDIT_POLICY", filepath.Join(ws.Root, "none.yaml"))
-	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(ws.Path(), 0o755))
 	k := &kind{ws: ws}
 	if err := k.up(t.Context(), Status{State: Absent}, io.Discard); err == nil || !strings.Contains(err.Error(), "AUDIT_POLICY: open") {
 		t.Errorf("up: %v", err)
@@ -461,9 +404,7 @@ func TestReleaseLeavesTheClusterToOthers(t *testing.T) {
 	p := &pretended{}
 	maker, other := &Cluster{ws: ws, p: p}, &Cluster{ws: ws, p: p}
 	for _, c := range []*Cluster{maker, other} {
-		if err := c.hold(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.hold())
 	}
 	maker.created = true
 	var out bytes.Buffer
@@ -494,16 +435,10 @@ func TestLockWaits(t *testing.T) {
 	if _, _, err := lock(ctx, ws, &out); err == nil || !strings.Contains(out.String(), "waiting") {
 		t.Errorf("a second lock: %v, output %q", err, out.String())
 	}
-	if err := unlock(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unlock())
 	unlock, _, err = lock(context.Background(), ws, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unlock(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, unlock())
 }
 
 func TestEnviron(t *testing.T) {
@@ -602,9 +537,7 @@ func TestForgetDiscoveryWhileKubectlWrites(t *testing.T) {
 	lessons.Wait()
 	cancel()
 	writers.Wait()
-	if err := c.ForgetDiscovery(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.ForgetDiscovery())
 	if left, err := os.ReadDir(kubectlCache(c.p)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

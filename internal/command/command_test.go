@@ -16,6 +16,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/board"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -24,9 +25,7 @@ import (
 func clone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ws := workspace.Workspace{Root: root}
 	testfile.WriteAll(t, ws.Root, map[string]string{
 		"go.mod":             "module " + workspace.Module + "\n\ngo 1.26.0\n",
@@ -44,9 +43,7 @@ func clone(t *testing.T) workspace.Workspace {
 func printed(t *testing.T, f func()) string {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	before := os.Stdout
 	os.Stdout = w
 	var b bytes.Buffer
@@ -54,25 +51,17 @@ func printed(t *testing.T, f func()) string {
 	go func() { _, err := io.Copy(&b, r); done <- err }()
 	defer func() { os.Stdout = before }()
 	f()
-	if err := errors.Join(w.Close(), <-done); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(w.Close(), <-done))
 	return b.String()
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {
 	own, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	doctor, err := os.ReadFile(filepath.Join(own.Root, "scripts", "doctor.sh"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	testfile.Write(t, filepath.Join(clone(t).Root, "scripts", "doctor.sh"), string(doctor))
 	path := t.TempDir()
 	t.Setenv("PATH", path) // no container engine, no tools
@@ -100,9 +89,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("%+v: error %v", tc, err)
 		}
 	}
-	if err := os.Symlink(bash, filepath.Join(path, "bash")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(bash, filepath.Join(path, "bash")))
 	t.Setenv("CLUSTER", "")
 	printed(t, func() { err = Run(t.Context(), []string{"tour"}) })
 	if err == nil || !strings.Contains(err.Error(), "jq: not on PATH") {
@@ -117,13 +104,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 // Every command of the Makefile is there, and none is there that it does not have.
 func TestCommandsAreTheMakefiles(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	data, err := os.ReadFile(filepath.Join(ws.Root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	called := []string{"doctor"} // by scripts/doctor.sh
 	for line := range strings.Lines(string(data)) {
 		targets, rest, ok := strings.Cut(line, ":")
@@ -171,9 +154,7 @@ func TestStatusAndDownKnowFurtherClusters(t *testing.T) {
 // What make progress JSON=1 prints is what make board reads.
 func TestBoardReadsProgress(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tasks, err := exercise.All(ws)
 	if err != nil || len(tasks) == 0 {
 		t.Fatalf("no tasks: %v", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -19,13 +20,9 @@ import (
 func read(t *testing.T, into any, path ...string) workspace.Workspace {
 	t.Helper()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	data, err := os.ReadFile(filepath.Join(append([]string{ws.Root}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := json.Unmarshal(data, into); err != nil {
 		t.Fatalf("%s: %v", filepath.Join(path...), err)
 	}
@@ -68,15 +65,11 @@ func TestEditorTasksCallCommands(t *testing.T) {
 		}
 	}
 	steps, err := ws.Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var with []string // steps that have exercises
 	for _, s := range steps {
 		tasks, err := exercise.Of(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if len(tasks) > 0 {
 			with = append(with, strconv.Itoa(s.Number))
 		}
@@ -143,9 +136,7 @@ func TestDevcontainer(t *testing.T) {
 	ws := read(t, &container, ".devcontainer", "devcontainer.json")
 	read(t, &editor, ".vscode", "extensions.json")
 	version, err := ws.GoVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	minor := strings.Join(strings.Split(version, ".")[:2], ".")
 	if !strings.HasPrefix(container.Image, "golang:"+minor+"-") || !slices.Contains(container.RunArgs, "--privileged") ||
 		container.PostStartCommand != "scripts/docker/engine.sh start && make doctor" {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -18,13 +19,9 @@ func TestTheImageOfALearnersProgram(t *testing.T) {
 		"work/06-controller/mine/main.go": "package main\n\nfunc main() { println(\"mine\") }\n",
 	})
 	name, img, err := imageOf(t.Context(), workspace.Workspace{Root: root}, "work/06-controller/mine", runtime.GOARCH)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if name != "workshop/mine:1" || !slices.Equal(config.Config.Entrypoint, []string{"/mine"}) {
 		t.Errorf("the image is called %s, and runs %v", name, config.Config.Entrypoint)
 	}

@@ -7,20 +7,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // What a person gives to make reaches the commands as it is, whatever is in it.
 func TestVariablesReachCommands(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
 	prints := filepath.Join(dir, "prints")
-	if err := os.WriteFile(prints, []byte("#!/bin/sh\necho \"$* DIR=$DIR PACK=$PACK N=$N\"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(prints, []byte("#!/bin/sh\necho \"$* DIR=$DIR PACK=$PACK N=$N\"\n"), 0o755))
 	const value = `Anna's "new" share; $HOME`
 	for want, args := range map[string][]string{
 		"new DIR=" + value + " PACK= N=":   {"new", "DIR=" + strings.ReplaceAll(value, "$", "$$")},

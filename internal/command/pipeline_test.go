@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -16,14 +17,10 @@ import (
 func TestTheWorkflowRunsThePipeline(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	read := func(path string) string {
 		data, err := os.ReadFile(filepath.Join(ws.Root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return string(data)
 	}
 	script := read("scripts/ci.sh")
@@ -56,14 +53,10 @@ func sources(t *testing.T, ws workspace.Workspace) map[string]string {
 	texts := map[string]string{}
 	for _, step := range steps {
 		files, err := filepath.Glob(filepath.Join(ws.Root, step.Name, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, file := range files {
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			texts[step.Name] += string(data)
 		}
 	}
@@ -74,9 +67,7 @@ func sources(t *testing.T, ws workspace.Workspace) map[string]string {
 func TestEachLessonIsExecuted(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for step, text := range sources(t, ws) {
 		if !strings.Contains(text, "testenv.README(t)") {
 			t.Errorf("%s: no test calls testenv.README", step)
@@ -88,13 +79,9 @@ func TestEachLessonIsExecuted(t *testing.T) {
 func TestThePipelineNamesTests(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	script, err := os.ReadFile(filepath.Join(ws.Root, "scripts/ci.sh"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var tests []string
 	named := func(list string) []string {
 		t.Helper()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -27,9 +28,7 @@ func TestShellHoldsAgainstStartupFiles(t *testing.T) {
 			continue
 		}
 		args, more, err := shellArgs(ws, "kwok", path, []string{"KUBECONFIG=/the clone's", "GOFLAGS=-buildvcs=false", "HOME=" + home})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		c := exec.CommandContext(t.Context(), path, append(args[1:], "-i", "-c", `echo "$KUBECONFIG|$GOFLAGS|$mine|${PATH%%:/own*}|${ZDOTDIR-none}"`)...)
 		c.Env = append(os.Environ(), more...)
 		output, err := c.Output()

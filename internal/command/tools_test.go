@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
@@ -14,9 +15,7 @@ import (
 func TestFirstCommandNamesTheOldTool(t *testing.T) {
 	dir := t.TempDir()
 	curl := "#!/bin/sh\necho 'curl 7.29.0 (x86_64-redhat-linux-gnu) libcurl/7.29.0'\n"
-	if err := os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o755))
 	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	t.Setenv("CLUSTER", "existing")
 	t.Setenv(report.Variable, "") // also where the tests run in a terminal of make web

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -20,14 +21,10 @@ import (
 func TestWebRefusesBadInput(t *testing.T) {
 	clone(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer taken.Close()
 	_, port, err := net.SplitHostPort(taken.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, tc := range []struct{ port, host, prefix, want string }{
 		{"http", "", "", "use a number from 1024 to 65535"},
 		{"0", "", "", "use a number from 1024 to 65535"},
@@ -73,9 +70,7 @@ func TestBrowserCommandLineHasNoToken(t *testing.T) {
 	bin, dir := t.TempDir(), t.TempDir()
 	said := filepath.Join(dir, "said")
 	testfile.Write(t, filepath.Join(bin, "xdg-open"), "#!/bin/sh\necho \"$*\" >"+said+".new && mv "+said+".new "+said+"\n")
-	if err := os.Chmod(filepath.Join(bin, "xdg-open"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(filepath.Join(bin, "xdg-open"), 0o755))
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("DISPLAY", ":0")
 	ws := workspace.Workspace{Root: dir}
@@ -87,13 +82,9 @@ func TestBrowserCommandLineHasNoToken(t *testing.T) {
 		line = strings.TrimSpace(string(data))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	page, err := os.ReadFile(file)
 	if err != nil || line != file || info.Mode().Perm() != 0o600 || !strings.Contains(string(page), "url="+address+`"`) {
 		t.Errorf("the browser was started with %q; file %s has the mode %s and says %s (%v)", line, file, info.Mode(), page, err)

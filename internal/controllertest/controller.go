@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -64,10 +67,13 @@ func (c *Controller) Launch() {
 	c.T.Helper()
 	c.Process = c.Runner.Start(c.Command)
 	c.Eventually(time.Minute, func(context.Context) error {
-		if c.Address("health") == "" {
-			return fmt.Errorf("no address in the log:\n%s", c.Process.Stderr())
+		switch ended := c.Process.Ended(); {
+		case c.Address("health") != "":
+			return nil
+		case ended:
+			return poll.Stop(fmt.Errorf("it has ended, and said at last: %s", proc.LastLines(c.Process.Stderr(), 1)))
 		}
-		return nil
+		return fmt.Errorf("no address in the log:\n%s", c.Process.Stderr())
 	})
 }
 
@@ -94,9 +100,7 @@ func (c *Controller) Stop() {
 // Signal sends a signal that ends the controller, and expects a good end.
 func (c *Controller) Signal(s syscall.Signal) {
 	c.T.Helper()
-	if err := c.Process.Signal(s); err != nil {
-		c.T.Fatal(err)
-	}
+	fatal.If(c.T, c.Process.Signal(s))
 	if r := c.Process.Wait(); r.ExitCode != 0 {
 		c.T.Errorf("exit code %d after %s\n%s", r.ExitCode, s, r.Stderr)
 	}
@@ -211,7 +215,7 @@ func (c *Controller) Struck(i *faultproxy.Injection, times int) {
 	c.T.Helper()
 	c.Eventually(time.Minute, func(context.Context) error {
 		if n := i.Struck(); n < times {
-			return fmt.Errorf("the fault has struck %d times, want %d", n, times)
+			return fmt.Errorf("it has sent %d of the %d requests at which a fault is to strike: %s", n, times, i)
 		}
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -27,9 +28,7 @@ const WithoutEnv = "WITHOUT"
 func (g Guards) Build(t testing.TB, e *testenv.Env, guard string) (program string) {
 	t.Helper()
 	program, err := g.build(guard, func(changes ...testenv.ProgramOption) (string, error) { return e.Build(g.Program, changes...) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return program
 }
 

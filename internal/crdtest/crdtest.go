@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -29,9 +30,7 @@ const Label = lesson.StepLabel
 func Read(t testing.TB, path string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(data, crd); err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -51,9 +50,7 @@ func Rename(crd *apiextensionsv1.CustomResourceDefinition, group string) {
 func Client(t testing.TB, e *testenv.Env) clientset.Interface {
 	t.Helper()
 	c, err := clientset.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return c
 }
 
@@ -102,13 +99,9 @@ func Install(t testing.TB, e *testenv.Env, crds ...*apiextensionsv1.CustomResour
 	t.Cleanup(func() { Remove(t, e, names...) })
 	for _, crd := range crds {
 		names = append(names, crd.Name)
-		if err := create(t, e, crd); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, create(t, e, crd))
 	}
-	if err := crdwait.Established(e.Context(), e.Config, names...); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crdwait.Established(e.Context(), e.Config, names...))
 }
 
 // Remove deletes definitions of ours with all their objects, and waits for the

@@ -20,6 +20,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -45,9 +46,7 @@ spec:
 func definition(t *testing.T, name string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "crd.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	crd := crdtest.Read(t, path)
 	crdtest.Rename(crd, name+"."+group)
 	return crd
@@ -91,9 +90,7 @@ func exists(t *testing.T, e *testenv.Env, name string) *apiextensionsv1.CustomRe
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return crd
 }
 
@@ -104,9 +101,7 @@ func TestLeavesForeignDefinitionsAlone(t *testing.T) {
 	crd := definition(t, "foreign")
 	client := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions()
 	foreign, err := client.Create(e.Context(), crd, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := client.Delete(context.WithoutCancel(e.Context()), crd.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -132,20 +127,14 @@ func TestReplacesAndRemovesOurs(t *testing.T) {
 	left := crd.DeepCopy()
 	left.Labels = map[string]string{crdtest.Label: "98"}
 	old, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Create(e.Context(), left, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// An object of it has a finalizer, and its controller has ended as well.
-	if err := crdwait.Established(e.Context(), e.Config, crd.Name); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crdwait.Established(e.Context(), e.Config, crd.Name))
 	held := &unstructured.Unstructured{Object: map[string]any{"apiVersion": crd.Spec.Group + "/v1", "kind": "Thing",
 		"metadata": map[string]any{"name": "held", "finalizers": []any{"crdtest.k8s-go.openshift.org/nobody"}}}}
 	resource := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1", Resource: crd.Spec.Names.Plural}
 	client, err := dynamic.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, err := client.Resource(resource).Namespace(e.Namespace).Create(e.Context(), held, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -177,9 +166,7 @@ func TestPackagesTakeTurns(t *testing.T) {
 	e.OwnDefinitions()
 	e.OwnDefinitions() // has them already
 	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	p := e.Start(testenv.Command{Path: binary, Args: []string{"-test.run=^TestPackagesTakeTurns$"}, Env: []string{"CRDTEST_TURN=1"}})
 	e.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(p.Stdout(), "asked") {
@@ -208,9 +195,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("%+v", crd)
 	}
 	path := filepath.Join(t.TempDir(), "crd.yaml")
-	if err := os.WriteFile(path, []byte(text+"  storedVersions: [v1]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(text+"  storedVersions: [v1]\n"), 0o644))
 	if got := failures(t, func(t testing.TB) { crdtest.Read(t, path) }); !strings.Contains(got, `unknown field "storedVersions"`) {
 		t.Errorf("an unknown field: %q", got)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -73,9 +74,7 @@ func labelOf(t testing.TB, e *testenv.Env, name string) string {
 	if apierrors.IsNotFound(err) {
 		return ""
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return cmp.Or(crd.Labels[Label], "somebody")
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/k8s-go/workshop/internal/crdwait"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -42,9 +43,7 @@ func definition(plural, shortName string) *apiextensionsv1.CustomResourceDefinit
 func create(t *testing.T, e *testenv.Env, crd *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	client, err := clientset.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(e.Context())
@@ -69,13 +68,9 @@ func TestEstablished(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- crdwait.Established(e.Context(), e.Config, crd.Name) }()
 	create(t, e, crd)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, <-done)
 	client, err := dynamic.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, version := range []string{"v1", "v1beta1"} {
 		gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: "lates"}
 		if _, err := client.Resource(gvr).List(e.Context(), metav1.ListOptions{}); err != nil {
@@ -107,9 +102,7 @@ func TestErrorSaysWhatIsMissing(t *testing.T) {
 	}
 	taker, loser := definition("takers", "taken"), definition("losers", "taken")
 	create(t, e, taker)
-	if err := crdwait.Established(e.Context(), e.Config, taker.Name); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, crdwait.Established(e.Context(), e.Config, taker.Name))
 	create(t, e, loser)
 	got = waits(t, e, func(ctx context.Context) error { return crdwait.Established(ctx, e.Config, taker.Name, loser.Name) })
 	if !strings.Contains(got, loser.Name+": ") || !strings.Contains(got, `its names are not accepted: ShortNamesConflict: "taken" is already in use`) {

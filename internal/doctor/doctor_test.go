@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -20,9 +21,7 @@ func clone(t *testing.T, goVersion string) workspace.Workspace {
 	t.Helper()
 	ws := workspace.Workspace{Root: t.TempDir()}
 	text := "module " + workspace.Module + "\n\ngo " + goVersion + "\n"
-	if err := os.WriteFile(filepath.Join(ws.Root, "go.mod"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "go.mod"), []byte(text), 0o644))
 	return ws
 }
 
@@ -32,9 +31,7 @@ func fake(t *testing.T, says map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range says {
 		script := "#!/bin/sh\nprintf '%s\\n' '" + text + "'\n"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	return dir
 }
@@ -54,13 +51,9 @@ var (
 func script(t *testing.T, path string, args ...string) (output string, failed bool) {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.CommandContext(t.Context(), bash, append([]string{filepath.Join(ws.Root, "scripts", "doctor.sh")}, args...)...)
 	cmd.Env = []string{"PATH=" + path}
 	out, err := cmd.CombinedOutput()
@@ -101,9 +94,7 @@ func TestTools(t *testing.T) {
 
 func TestToolThatFails(t *testing.T) {
 	dir := fake(t, ubuntu2204)
-	if err := os.WriteFile(filepath.Join(dir, "jq"), []byte("#!/bin/sh\necho broken >&2; exit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "jq"), []byte("#!/bin/sh\necho broken >&2; exit 1\n"), 0o755))
 	if output, failed := script(t, dir, "lacks"); !failed || !strings.HasPrefix(output, "jq: ") || !strings.Contains(output, "broken; install a newer one") {
 		t.Errorf("%s\nfailed: %v", output, failed)
 	}
@@ -121,20 +112,14 @@ func TestWithoutGo(t *testing.T) {
 
 func TestRequireTools(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := RequireTools(t.Context(), ws); err != nil {
 		t.Fatalf("on this machine: %v", err)
 	}
 	dir := fake(t, macOS)
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Remove(filepath.Join(dir, "bash")), os.Symlink(bash, filepath.Join(dir, "bash")), os.Remove(filepath.Join(dir, "jq"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, errors.Join(os.Remove(filepath.Join(dir, "bash")), os.Symlink(bash, filepath.Join(dir, "bash")), os.Remove(filepath.Join(dir, "jq"))))
 	t.Setenv("PATH", dir)
 	if err := RequireTools(t.Context(), ws); err == nil || err.Error() != "jq: not on PATH; step 01 reads JSON with it; install it: apt-get install jq, brew install jq, or your system's way" {
 		t.Errorf("without jq: %v", err)
@@ -172,15 +157,11 @@ func TestReport(t *testing.T) {
 func TestPartsNamesWhatIsMissing(t *testing.T) {
 	t.Setenv("CLUSTER", "kwok")
 	own, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ws := clone(t, "1.26.0")
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(own.Root, "scripts", "controlplane", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		testfile.Write(t, filepath.Join(ws.Root, "scripts", "controlplane", name), string(data))
 	}
 	wantDisk := func(want string) {
@@ -200,9 +181,7 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 		t.Errorf("the next step is not named: %+v", f)
 	}
 	stamp, err := pinned.ControlPlane.Stamp(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kwokctl", "kubectl", "etcd"} {
 		if f := parts(t.Context(), ws); !f.Fatal {
 			t.Errorf("without %s: %+v", name, f)
@@ -223,9 +202,7 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 
 func TestModulesNamesWhatIsMissing(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Setenv("GOMODCACHE", t.TempDir())
 	f := modules(t.Context(), ws)
 	if !f.Fatal || !strings.Contains(f.Detail, "k8s.io/client-go v") || !strings.Contains(f.Fix, "make unpack PACK=") {

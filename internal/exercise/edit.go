@@ -328,6 +328,33 @@ func (t Task) Line(files Files, m Mistake) (name string, line int) {
 	return t.Open[0].File, first
 }
 
+// ImportOf returns the import by which our solution has a package of that name, such as
+// `corev1 "k8s.io/api/core/v1"`, or "" if it has none.
+func (t Task) ImportOf(name string) (string, error) {
+	files, err := t.Solution()
+	if err != nil {
+		return "", err
+	}
+	for file, source := range files {
+		if path.Ext(file) != ".go" {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ImportsOnly)
+		if err != nil {
+			return "", err
+		}
+		for _, i := range parsed.Imports {
+			switch {
+			case i.Name != nil && i.Name.Name == name:
+				return name + " " + i.Path.Value, nil
+			case i.Name == nil && path.Base(strings.Trim(i.Path.Value, `"`)) == name:
+				return i.Path.Value, nil
+			}
+		}
+	}
+	return "", nil
+}
+
 // OpenLine returns the file and line that still say that the task is not done, the
 // first of several.
 func (t Task) OpenLine(files Files) (name string, line int) {

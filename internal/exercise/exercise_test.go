@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -17,9 +18,7 @@ import (
 func clone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return ws
 }
 
@@ -33,13 +32,9 @@ func TestTasks(t *testing.T) {
 	for _, task := range tasks {
 		t.Run(task.Step.Name+"/"+task.Name, func(t *testing.T) {
 			solution, err := task.Solution()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			starter, err := task.Starter()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if !strings.Contains(string(starter[task.Open[0].File]), task.NotDone()) {
 				t.Errorf("%s does not say %q", task.Open[0].File, task.NotDone())
 			}
@@ -54,9 +49,7 @@ func TestTasks(t *testing.T) {
 			var readme []byte
 			for _, document := range task.Step.Documents() {
 				text, err := os.ReadFile(document)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				readme = append(readme, text...)
 			}
 			if want := "make check " + task.Args(); !strings.Contains(string(readme), want) {
@@ -91,9 +84,7 @@ func main() { fmt.Println(os.Args) }
 func TestOpenGo(t *testing.T) {
 	task := Task{Number: 2, Step: workspace.Step{Number: 3}, Do: "Add s.\n\nAll of it.\n", Open: []Edit{{File: "main.go", Function: "list.add"}}}
 	got, err := task.open(task.Open[0], []byte(source))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := `package main
 
 import (
@@ -127,17 +118,13 @@ func TestOpenShell(t *testing.T) {
 	const script = "#!/bin/bash\none() { # prints 1\n  echo 1\n}\none\n"
 	task := Task{Number: 1, Step: workspace.Step{Number: 1}, Do: "Print 1.", Open: []Edit{{File: "one.sh", Function: "one"}}}
 	got, err := task.open(task.Open[0], []byte(script))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := "#!/bin/bash\none() { # prints 1\n  # Your turn, task 1.1:\n  # Print 1.\n  echo \"task 1.1 is not done yet\" >&2\n  exit 1\n}\none\n"
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	file := filepath.Join(t.TempDir(), "one.sh")
-	if err := os.WriteFile(file, got, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, got, 0o755))
 	output, err := exec.CommandContext(t.Context(), "bash", file).CombinedOutput()
 	if err == nil || string(output) != task.NotDone()+"\n" {
 		t.Errorf("it says %q, %v", output, err)
@@ -163,9 +150,7 @@ rules: {}
 `
 	task := Task{Number: 1, Step: workspace.Step{Number: 4}, Do: "Write rules.", Open: []Edit{{File: "x.yaml", Path: "list.0.rules", Document: 1}}}
 	got, err := task.open(task.Open[0], []byte(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := `a: 1
 ---
 list:
@@ -198,9 +183,7 @@ func TestWorkIsKept(t *testing.T) {
 	write("01-curl/one.sh", "one() {\n  echo 1\n}\n")
 	task := Task{Step: workspace.Step{Number: 1, Name: "01-curl", Dir: filepath.Join(ws.Root, "01-curl")}, Number: 1, Name: "one", Do: "Print 1.",
 		Files: map[string]string{"one.sh": "one.sh"}, Open: []Edit{{File: "one.sh", Function: "one"}}}
-	if err := task.Begin(ws); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, task.Begin(ws))
 	write("work/01-curl/one/one.sh", "mine")
 	if err := task.Begin(ws); err == nil || !strings.Contains(err.Error(), "make reset N=1 TASK=one") {
 		t.Errorf("begun twice: %v", err)
@@ -208,25 +191,19 @@ func TestWorkIsKept(t *testing.T) {
 	now := time.Now()
 	for range 2 { // within a second
 		aside, err := task.SetAside(ws, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if data, err := os.ReadFile(filepath.Join(ws.Root, aside, "one.sh")); err != nil || string(data) != "mine" {
 			t.Errorf("set aside: %q, %v", data, err)
 		}
 		if task.Begun(ws) {
 			t.Error("it is still there")
 		}
-		if err := task.Begin(ws); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, task.Begin(ws))
 		write("work/01-curl/one/one.sh", "mine")
 	}
 
 	s, err := task.State(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if changed, err := task.Changed(s); err != nil || len(changed) > 0 {
 		t.Errorf("changed: %v, %v", changed, err)
 	}
@@ -246,16 +223,12 @@ func TestAddedModulesAreKept(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
 		data, err := os.ReadFile(filepath.Join(ws.Root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return string(data)
 	}
 	refresh := func() {
 		t.Helper()
-		if err := (Task{}).Refresh(ws); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, (Task{}).Refresh(ws))
 	}
 	const ours = "module " + workspace.Module + "\n\ngo 1.26.0\n\nrequire k8s.io/api v0.36.3\n\nrequire golang.org/x/net v0.50.0 // indirect\n"
 	write("go.mod", ours)

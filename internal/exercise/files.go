@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"go/format"
 	"io/fs"
 	"maps"
 	"os"
@@ -55,6 +56,13 @@ func (t Task) Solution() (Files, error) {
 		theirs := workModule + "/" + t.folder()
 		text := strings.ReplaceAll(string(data), `"`+ours+`/`, `"`+theirs+`/`)
 		text = strings.ReplaceAll(text, `"`+ours+`"`, `"`+theirs+`"`)
+		if text != string(data) && path.Ext(file) == ".go" { // the imports have another order now
+			formatted, err := format.Source([]byte(text))
+			if err != nil {
+				return err
+			}
+			text = string(formatted)
+		}
 		files[filepath.ToSlash(rel)] = []byte(text)
 		return nil
 	})

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // downBetween makes the server unreachable between the moment in which the
@@ -32,24 +34,18 @@ func TestDownMissesNoConnection(t *testing.T) {
 	_, p := start(t)
 	p.Down()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	l := downBetween{inner, p}
 	p.mu.Lock()
 	p.listener = l
 	p.mu.Unlock()
 	c, err := net.Dial("tcp", inner.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	if _, err := (&listener{l, p}).Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("error %v, want the end of the listener", err)
 	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("error %v of the connection", err)
 	}
@@ -130,9 +126,7 @@ func TestActive(t *testing.T) {
 	expect("once the conflict has struck", Stall)
 	p.Down()
 	expect("without a server", Unreachable, Stall)
-	if err := p.Up(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Up())
 	p.Clear()
 	expect("once all is cleared")
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,6 +121,9 @@ type Injection struct {
 	seen    int
 	struck  int
 }
+
+// String says which requests the rule is for, such as "patch pods".
+func (i *Injection) String() string { return strings.TrimSpace(i.rule.Verb + " " + i.rule.Resource) }
 
 // Inject puts a rule to work. Several rules can strike the same request, in
 // the order in which they were injected; an event is struck by the first.

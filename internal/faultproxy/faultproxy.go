@@ -99,9 +99,9 @@ func Start(config *rest.Config) (*Proxy, error) {
 			}
 			return transports[t].RoundTrip(r)
 		}),
-		FlushInterval:  -1, // a buffered event would be a delayed event
 		ModifyResponse: p.modifyResponse,
 		ErrorHandler:   p.failed,
+		BufferPool:     &buffers{},
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}
 	certificate, ca, err := selfSigned()
@@ -145,6 +145,18 @@ func StartFor(rules *clientcmd.ClientConfigLoadingRules) (p *Proxy, namespace st
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// buffers are what answers are copied through. Without them each request would leave 32 KiB behind.
+type buffers struct{ sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if buffer, ok := b.Pool.Get().(*[]byte); ok {
+		return *buffer
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(buffer []byte) { b.Pool.Put(&buffer) }
 
 // A transport is one of the four ways to the server: with the credentials of
 // the config or without; HTTP/1.1 only, for there is no upgrade in HTTP/2, or not.

@@ -23,6 +23,8 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,9 +82,7 @@ func start(t *testing.T) (*upstream, *Proxy) {
 	u := &upstream{events: make(chan string)}
 	server := httptest.NewServer(u)
 	p, err := Start(&rest.Config{Host: server.URL, BearerToken: "own"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		p.Close()
 		server.Close()
@@ -94,9 +94,7 @@ func start(t *testing.T) (*upstream, *Proxy) {
 func client(t *testing.T, p *Proxy) *http.Client {
 	t.Helper()
 	config, err := rest.TLSConfigFor(p.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// Go's transport retries by itself on a connection that was reset while idle.
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 }
@@ -104,9 +102,7 @@ func client(t *testing.T, p *Proxy) *http.Client {
 func inject(t *testing.T, p *Proxy, rule Rule) *Injection {
 	t.Helper()
 	i, err := p.Inject(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return i
 }
 
@@ -118,9 +114,7 @@ func do(t *testing.T, p *Proxy, method, target string, headers ...string) (int, 
 func doWith(ctx context.Context, t *testing.T, p *Proxy, method, target, body string, headers ...string) (int, string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, p.URL()+target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	req.Header.Set("Authorization", "Bearer "+p.token)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
@@ -145,13 +139,9 @@ func watch(t *testing.T, p *Proxy, query string) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+pods+"?watch=true"+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp, err := client(t, p).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	w := &watcher{lines: make(chan string), cancel: cancel}
 	go func() {
 		defer close(w.lines)
@@ -268,13 +258,9 @@ func TestPassesThrough(t *testing.T) {
 func TestStrangersGetNoCredentials(t *testing.T) {
 	u, p := start(t)
 	req, err := http.NewRequestWithContext(t.Context(), "GET", p.URL()+pods, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp, err := client(t, p).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp.Body.Close()
 	if headers, _ := u.last(); headers.Get("Authorization") != "" {
 		t.Errorf("the server got Authorization %q", headers.Get("Authorization"))
@@ -306,15 +292,11 @@ func TestWatchIsNotBuffered(t *testing.T) {
 func TestAcceptKeepsWhatJSONMeans(t *testing.T) {
 	u, p := start(t)
 	req, err := http.NewRequestWithContext(t.Context(), "GET", p.URL()+pods+"?watch=true", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	req.Header.Set("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"+partial+",application/json")
 	resp, err := client(t, p).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp.Body.Close()
 	if headers, _ := u.last(); headers.Get("Accept") != partial+",application/json" {
 		t.Errorf("the server was asked for %q", headers.Get("Accept"))
@@ -432,9 +414,7 @@ func TestAnswerSaysWhenToRetry(t *testing.T) {
 	_, p := start(t)
 	inject(t, p, Rule{Fault: Answer, Code: 429, RetryAfter: 3 * time.Second})
 	resp, err := client(t, p).Get(p.URL() + pods)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer resp.Body.Close()
 	if resp.Header.Get("Retry-After") != "3" {
 		t.Errorf("Retry-After %q", resp.Header.Get("Retry-After"))
@@ -516,9 +496,7 @@ func TestDownAndUp(t *testing.T) {
 	if _, _, err := do(t, p, "GET", pods); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("error %v of a new request", err)
 	}
-	if err := p.Up(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Up())
 	if code, _, err := do(t, p, "GET", pods); code != 200 || err != nil {
 		t.Errorf("%d %v after Up", code, err)
 	}
@@ -545,14 +523,10 @@ func TestCloseEndsWhatIsStalled(t *testing.T) {
 
 func TestServerGone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	l.Close()
 	p, err := Start(&rest.Config{Host: "http://" + l.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer p.Close()
 	code, body, err := do(t, p, "GET", pods)
 	if code != http.StatusBadGateway || !strings.Contains(body, "connection refused") || err != nil {
@@ -578,22 +552,14 @@ func TestBadRules(t *testing.T) {
 func TestKubeconfig(t *testing.T) {
 	u, p := start(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := p.WriteKubeconfig(path, "ns", "theirs"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.WriteKubeconfig(path, "ns", "theirs"))
 	loaded, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	c, err := rest.HTTPClientFor(loaded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.CloseIdleConnections()
 	resp, err := c.Get(loaded.Host + pods)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp.Body.Close()
 	if headers, _ := u.last(); headers.Get("Authorization") != "Bearer theirs" {
 		t.Errorf("Authorization %q", headers.Get("Authorization"))
@@ -611,13 +577,9 @@ func TestControl(t *testing.T) {
 	command := func(method, target, want string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, control.URL+target, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || strings.TrimSpace(string(body)) != want {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -21,9 +22,7 @@ func TestStrangersBodyIsNotKept(t *testing.T) {
 		}
 		body, rest := io.Pipe()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+pods, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		r.Header.Set("Authorization", "Bearer "+token)
 		done := make(chan error, 1)
 		go func() {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // echo upgrades as asked and sends back, in capitals, each line that it gets.
@@ -48,9 +50,7 @@ func TestUpgrades(t *testing.T) {
 	defer server.Close()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	p, err := Start(&rest.Config{Host: server.URL, BearerToken: "own", TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer p.Close()
 	if code, body, err := do(t, p, "GET", pods); code != http.StatusBadRequest || !strings.Contains(body, "HTTP/2") {
 		t.Errorf("%d %s %v: without an upgrade, the server should be asked in HTTP/2", code, body, err)
@@ -61,19 +61,13 @@ func TestUpgrades(t *testing.T) {
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(p.ca)
 			c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: roots})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer c.Close()
-			if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.SetDeadline(time.Now().Add(patience)))
 			fmt.Fprintf(c, "POST %s/a/exec HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", pods, p.addr, p.token, protocol)
 			r := bufio.NewReader(c)
 			resp, err := http.ReadResponse(r, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != protocol || resp.Header.Get("X-Authorization") != "Bearer own" {
 				t.Fatalf("%s %v", resp.Status, resp.Header)
 			}

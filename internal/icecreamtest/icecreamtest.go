@@ -32,6 +32,7 @@ import (
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -52,9 +53,7 @@ func Of(t testing.TB, e *testenv.Env, program string, args ...string) *Test {
 	t.Helper()
 	crdtest.Share(t, e, "../05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
 	client, err := versioned.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f := &Test{Controller: controllertest.New(t, e, program, args...),
 		Icecreams: client.IcecreamV1alpha1().Icecreams(e.Namespace), Deployments: e.Client.AppsV1().Deployments(e.Namespace)}
 	f.Command.Env = []string{"KUBE_CACHE_MUTATION_DETECTOR=true"}
@@ -86,6 +85,9 @@ var Claims = map[string]func(f *Test) error{
 	"lets go":                       LetsGo,
 	"tries again after a conflict":  TriesAgainAfterAConflict,
 	"waits with its report":         WaitsWithItsReport,
+	"corrects a restored refusal":   CorrectsARestoredRefusal,
+	"deletes what it may":           DeletesWhatItMay,
+	"refused in other words":        func(f *Test) error { f.Start(); return RefusedInOtherWords(f) },
 }
 
 // Create creates an Icecream.
@@ -95,10 +97,16 @@ func (f *Test) Create(name, deployment string, replicas int32) *v1alpha1.Icecrea
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.IcecreamSpec{DeploymentName: deployment, Replicas: &replicas},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return ice
+}
+
+// Serve starts the controller, creates the Icecream vanilla for the Deployment cone, and waits until that serves it.
+func (f *Test) Serve(replicas int32) *v1alpha1.Icecream {
+	f.T.Helper()
+	f.Start()
+	f.Create("vanilla", "cone", replicas)
+	return f.Until("vanilla", IsAvailable)
 }
 
 // Patch changes an Icecream as kubectl patch --type merge does.
@@ -113,9 +121,7 @@ func (f *Test) Patch(name, patch string) {
 func (f *Test) PatchDeployment(name, patch string) *appsv1.Deployment {
 	f.T.Helper()
 	d, err := f.Deployments.Patch(f.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "somebody"})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return d
 }
 
@@ -123,9 +129,7 @@ func (f *Test) PatchDeployment(name, patch string) *appsv1.Deployment {
 func (f *Test) Foreign(name string, owners ...metav1.OwnerReference) *appsv1.Deployment {
 	f.T.Helper()
 	d, err := f.Deployments.Create(f.Context(), DeploymentOf(name, owners...), metav1.CreateOptions{FieldManager: "somebody"})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return d
 }
 
@@ -149,9 +153,7 @@ func DeploymentOf(name string, owners ...metav1.OwnerReference) *appsv1.Deployme
 func (f *Test) Deployment(name string) *appsv1.Deployment {
 	f.T.Helper()
 	d, err := f.Deployments.Get(f.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return d
 }
 
@@ -193,9 +195,7 @@ func (f *Test) Requests(verb, resource string) []faultproxy.Request {
 func (f *Test) Events(ice *v1alpha1.Icecream, reason string) (count int, note string) {
 	f.T.Helper()
 	list, err := f.Client.EventsV1().Events(f.Namespace).List(f.Context(), metav1.ListOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	for _, event := range list.Items {
 		if event.Regarding.UID == ice.UID && event.Reason == reason {
 			count, note = count+1, event.Note
@@ -260,9 +260,7 @@ func Makes(t *testing.T, prepare New) {
 
 	// As kubectl scale and an autoscaler do it.
 	scale, err := f.Icecreams.GetScale(f.Context(), "vanilla", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(autoscalingv1.ScaleStatus{Replicas: 4, Selector: "controller.nicoleh.io/uid=" + string(ice.UID)}, scale.Status); diff != "" {
 		t.Errorf("scale (-want +got):\n%s", diff)
 	}
@@ -289,9 +287,7 @@ func Makes(t *testing.T, prepare New) {
 		f.checkStatus(ice, replicas)
 	}
 
-	if err := f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{}))
 	f.Gone("cone")
 	f.Stop()
 }
@@ -316,9 +312,7 @@ func (f *Test) Gone(deployment string) {
 func (f *Test) PodsOf(ice *v1alpha1.Icecream) []corev1.Pod {
 	f.T.Helper()
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(f.Context(), metav1.ListOptions{LabelSelector: "controller.nicoleh.io/uid=" + string(ice.UID)})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	return list.Items
 }
 
@@ -350,9 +344,7 @@ func (f *Test) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
 func Autoscaled(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
-	f.Start()
-	f.Create("vanilla", "cone", 1)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(1)
 	scalers := f.Client.AutoscalingV2().HorizontalPodAutoscalers(f.Namespace)
 	if _, err := scalers.Create(f.Context(), &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: "vanilla"},
@@ -393,9 +385,7 @@ func Refuses(t *testing.T, prepare New) {
 		},
 		"a Deployment of somebody who is no controller": func(f *Test) {
 			configMap, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(f.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
-			if err != nil {
-				f.T.Fatal(err)
-			}
+			fatal.If(f.T, err)
 			other := other
 			other.UID = configMap.UID
 			f.Foreign("cone", other)
@@ -403,9 +393,7 @@ func Refuses(t *testing.T, prepare New) {
 		"an orphan of an Icecream of the same name": func(f *Test) {
 			f.Create("vanilla", "cone", 0)
 			f.Until("vanilla", IsAvailable)
-			if err := f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan)}); err != nil {
-				f.T.Fatal(err)
-			}
+			fatal.If(f.T, f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan)}))
 			f.Eventually(Collected, func(ctx context.Context) error {
 				if _, err := f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 					return fmt.Errorf("it is still there (%v)", err)
@@ -427,9 +415,7 @@ func Refuses(t *testing.T, prepare New) {
 			}
 			// The name is free: nothing but the event says so.
 			if _, err := f.Icecreams.Get(f.Context(), "first", metav1.GetOptions{}); err == nil {
-				if err := f.Icecreams.Delete(f.Context(), "first", metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, f.Icecreams.Delete(f.Context(), "first", metav1.DeleteOptions{}))
 			} else if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -494,9 +480,7 @@ func Unchanged(before, now *appsv1.Deployment) error {
 func CorrectsDrift(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
-	f.Start()
-	ice := f.Create("vanilla", "cone", 2)
-	f.Until("vanilla", IsAvailable)
+	ice := f.Serve(2)
 	// Theirs stays through all of it.
 	f.PatchDeployment("cone", `{"metadata":{"annotations":{"theirs":"x"},"labels":{"theirs":"x"}},"spec":{"minReadySeconds":1,"revisionHistoryLimit":3,
 		"template":{"metadata":{"labels":{"theirs":"x"}},"spec":{"terminationGracePeriodSeconds":1}}}}`)
@@ -555,9 +539,7 @@ func CorrectsDrift(t *testing.T, prepare New) {
 		return nil
 	})
 	// Deleted is drift as well.
-	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}))
 	f.Eventually(time.Minute, func(ctx context.Context) error {
 		now, err := f.Deployments.Get(ctx, "cone", metav1.GetOptions{})
 		if err == nil && now.UID == want.UID {
@@ -571,9 +553,7 @@ func CorrectsDrift(t *testing.T, prepare New) {
 func RenamesToAForeignName(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
-	f.Start()
-	f.Create("vanilla", "cone", 2)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(2)
 	before := f.Deployment("cone")
 	f.Foreign("cup")
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
@@ -584,9 +564,7 @@ func RenamesToAForeignName(t *testing.T, prepare New) {
 	if err := f.LookedAt(func() error { return Unchanged(before, f.Deployment("cone")) }); err != nil {
 		t.Error(err)
 	}
-	if err := f.Deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, f.Deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}))
 	f.Until("vanilla", IsAvailable)
 	f.Gone("cone")
 }
@@ -595,9 +573,7 @@ func RenamesToAForeignName(t *testing.T, prepare New) {
 func NamesAtMostAHundredNodes(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
-	f.Start()
-	ice := f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	ice := f.Serve(0)
 	// No kubelet knows these nodes; for the controller they are nodes like others. The pod
 	// garbage collector knows that there are none, and deletes their pods after 40 s. So
 	// the pods are made all at once.
@@ -607,9 +583,7 @@ func NamesAtMostAHundredNodes(t *testing.T, prepare New) {
 		want[i] = fmt.Sprintf("node-%s-%03d", f.Namespace, i)
 		_, errs[i] = f.Client.CoreV1().Pods(f.Namespace).Create(f.Context(), PodOn(ice, want[i]), metav1.CreateOptions{})
 	})
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(errs...))
 	want = want[:100]
 	f.Until("vanilla", func(ice *v1alpha1.Icecream) error {
 		if diff := cmp.Diff(want, ice.Status.Nodes); diff != "" {
@@ -628,9 +602,7 @@ func FollowsLabels(t *testing.T, prepare New) {
 	node := "node-" + f.Namespace
 	pods := f.Client.CoreV1().Pods(f.Namespace)
 	pod, err := pods.Create(f.Context(), PodOn(vanilla, node), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	on := func(want ...string) func(*v1alpha1.Icecream) error {
 		return func(ice *v1alpha1.Icecream) error {
 			if !slices.Equal(ice.Status.Nodes, want) {
@@ -662,9 +634,7 @@ func PodOn(ice *v1alpha1.Icecream, node string) *corev1.Pod {
 func RetiresNothingOnAStaleSpec(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(0)
 	cone := f.Deployment("cone")
 	var held *faultproxy.Injection
 	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.CallAnswered,
@@ -733,9 +703,7 @@ func (f *Test) LookedAt(wrong func() error) (err error) {
 func (f *Test) All(ice *v1alpha1.Icecream) []appsv1.Deployment {
 	f.T.Helper()
 	list, err := f.Deployments.List(f.Context(), metav1.ListOptions{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	fatal.If(f.T, err)
 	var all []appsv1.Deployment
 	for _, d := range list.Items {
 		if metav1.IsControlledBy(&d, ice) {
@@ -761,9 +729,7 @@ func (f *Test) answered(verb, resource string, fault faultproxy.Fault) {
 // DeletesOnlyItsOwn: a Deployment is replaced by another one of the same name, just before the
 // controller deletes the first.
 func DeletesOnlyItsOwn(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(0)
 	stalled := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Stall})
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	f.Struck(stalled, 1)
@@ -782,9 +748,7 @@ func DeletesOnlyItsOwn(f *Test) error {
 
 // TakesNothingBack: a Deployment is taken from the Icecream, just before the controller corrects it.
 func TakesNothingBack(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(0)
 	stalled := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"}, Fault: faultproxy.Stall})
 	f.PatchDeployment("cone", `{"spec":{"replicas":1}}`)
 	f.Struck(stalled, 1)
@@ -800,9 +764,7 @@ func TakesNothingBack(f *Test) error {
 
 // RefusesAnOrphan: somebody takes a Deployment from the Icecream, and changes it.
 func RefusesAnOrphan(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(0)
 	before := f.PatchDeployment("cone", `{"metadata":{"ownerReferences":null},"spec":{"replicas":1}}`)
 	var broken error
 	f.Until("vanilla", func(ice *v1alpha1.Icecream) error {
@@ -819,9 +781,7 @@ func RefusesAnOrphan(f *Test) error {
 
 // KeepsTheOldOne: the new Deployment cannot have its pods for a while.
 func KeepsTheOldOne(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 1)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(1)
 	quotas := f.Client.CoreV1().ResourceQuotas(f.Namespace)
 	if _, err := quotas.Create(f.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "full"},
@@ -860,9 +820,7 @@ func KeepsTheOldOne(f *Test) error {
 // KeepsTheOldOneAlone: while the deletion of the old Deployment has to wait, the new one goes,
 // of which the controller hears late.
 func KeepsTheOldOneAlone(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 1)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(1)
 	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 2 * time.Second})
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	f.Struck(busy, 1)
@@ -883,6 +841,69 @@ func KeepsTheOldOneAlone(f *Test) error {
 	}
 	held.Remove()
 	f.Gone("cone") // when there is a new one again
+	return nil
+}
+
+// DeletesWhatItMay: one of two old Deployments may not be deleted, which the other one does not have to wait for.
+func DeletesWhatItMay(f *Test) error {
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments", Name: "cone"}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	f.Serve(0)
+	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.Until("vanilla", Condition("Available", metav1.ConditionFalse, "Refused"))
+	f.Patch("vanilla", `{"spec":{"deploymentName":"dish"}}`)
+	f.Until("vanilla", Condition("Available", metav1.ConditionFalse, "Refused"))
+	return f.within(soon, func() error {
+		if _, err := f.Deployments.Get(f.Context(), "cup", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the second old Deployment is kept, because the first one may not be deleted (%v)", err)
+		}
+		return nil
+	})
+}
+
+// CorrectsARestoredRefusal: somebody writes back a status of a time when the API server refused the Deployment.
+func CorrectsARestoredRefusal(f *Test) error {
+	ice := f.Serve(0)
+	// No event of before may be the one that has it look again.
+	if err := errors.Join(f.LookedAt(func() error { return nil }), f.Hold(3*time.Second, func() error { return nil })); err != nil {
+		return err
+	}
+	meta.SetStatusCondition(&ice.Status.Conditions, metav1.Condition{Type: "Available", Status: metav1.ConditionFalse, Reason: "Refused", Message: "exceeded quota", ObservedGeneration: ice.Generation})
+	if _, err := f.Icecreams.UpdateStatus(f.Context(), ice, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	return f.within(soon, func() error {
+		now, err := f.Icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
+		if err == nil && IsAvailable(now) != nil {
+			err = fmt.Errorf("the restored status stays: %w", IsAvailable(now))
+		}
+		return err
+	})
+}
+
+// RefusedInOtherWords: the API server refuses a Deployment in other words each time, so each report differs. The
+// controller, which works, tries again later and later.
+func RefusedInOtherWords(f *Test) error {
+	for i := range 300 { // each for one request
+		f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: []int{http.StatusBadRequest, http.StatusForbidden}[i%2]})
+	}
+	f.Create("vanilla", "cone", 1)
+	if err := f.within(soon, func() error {
+		ice, err := f.Icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(ice.Status.Conditions, "Available"); c == nil || c.Reason != "Refused" || !strings.Contains(c.Message, "Bad Request") {
+			return fmt.Errorf("the status %+v does not say what the API server has said", ice.Status)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	before := len(f.Requests("create", "deployments"))
+	time.Sleep(5 * time.Second)
+	if n := len(f.Requests("create", "deployments")) - before; n > 12 { // the waits double
+		return fmt.Errorf("%d tries in five seconds", n)
+	}
 	return nil
 }
 
@@ -976,9 +997,7 @@ func IsQuiet(f *Test) error {
 
 // LetsGo: an Icecream that is deleted in the foreground stays until its Deployment is gone.
 func LetsGo(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 1)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(1)
 	// Held by a finalizer, the Icecream is still there when its Deployment has gone.
 	finalizers := func(list string) error {
 		_, err := f.Icecreams.Patch(f.Context(), "vanilla", types.MergePatchType, []byte(`{"metadata": {"finalizers": `+list+`}}`), metav1.PatchOptions{})
@@ -1004,9 +1023,7 @@ func LetsGo(f *Test) error {
 
 // TriesAgainAfterAConflict: a write meets a conflict, and no event follows.
 func TriesAgainAfterAConflict(f *Test) error {
-	f.Start()
-	ice := f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	ice := f.Serve(0)
 	conflicts := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"},
 		Fault: faultproxy.Answer, Code: http.StatusConflict, Times: 3})
 	node := "node-" + f.Namespace
@@ -1073,9 +1090,7 @@ func NoticesAFreeName(f *Test) error {
 
 // MakesADeletedOneAgain: the Icecream's Deployment is deleted.
 func MakesADeletedOneAgain(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	ice := f.Until("vanilla", IsAvailable)
+	ice := f.Serve(0)
 	old := f.Deployment("cone")
 	// No event of before may be the one that has it look again.
 	if err := errors.Join(f.LookedAt(func() error { return nil }), f.Hold(3*time.Second, func() error { return nil })); err != nil {
@@ -1094,9 +1109,7 @@ func MakesADeletedOneAgain(f *Test) error {
 
 // WaitsAsTold: the server asks to be left alone for a while, and there are events meanwhile.
 func WaitsAsTold(f *Test) error {
-	f.Start()
-	f.Create("vanilla", "cone", 0)
-	f.Until("vanilla", IsAvailable)
+	f.Serve(0)
 	const wait = 3 * time.Second
 	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "deployments"},
 		Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: wait})

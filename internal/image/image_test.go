@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -36,18 +37,14 @@ func clone(t *testing.T, dir string) string {
 func build(t *testing.T, dir, arch string) v1.Image {
 	t.Helper()
 	img, err := Build(t.Context(), dir, "./hello", arch, map[string]string{"org.opencontainers.image.title": "hello"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return img
 }
 
 func digest(t *testing.T, img v1.Image) string {
 	t.Helper()
 	d, err := img.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return d.String()
 }
 
@@ -60,9 +57,7 @@ func TestTheDigestDependsOnTheSourcesOnly(t *testing.T) {
 	if other := digest(t, build(t, dir, "arm64")); other == first {
 		t.Error("another architecture has the same digest")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "hello", "main.go"), []byte("package main\n\nfunc main() { println(\"bye\") }\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "hello", "main.go"), []byte("package main\n\nfunc main() { println(\"bye\") }\n"), 0o644))
 	if changed := digest(t, build(t, dir, "amd64")); changed == first {
 		t.Error("another program has the same digest")
 	}
@@ -70,21 +65,15 @@ func TestTheDigestDependsOnTheSourcesOnly(t *testing.T) {
 
 func TestAnImageHoldsOneProgramForNobody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "image.tar")
-	if err := Write(file, "workshop/hello:1", build(t, clone(t, t.TempDir()), "amd64"), "workshop/hello:2"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Write(file, "workshop/hello:1", build(t, clone(t, t.TempDir()), "amd64"), "workshop/hello:2"))
 	tag := name.MustParseReference("workshop/hello:2").(name.Tag)
 	img, err := tarball.ImageFromPath(file, &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := validate.Image(img); err != nil {
 		t.Error(err)
 	}
 	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if config.OS != "linux" || config.Architecture != "amd64" || config.Config.User != "65532:65532" ||
 		!slices.Equal(config.Config.Entrypoint, []string{"/hello"}) || !maps.Equal(config.Config.Labels, map[string]string{"org.opencontainers.image.title": "hello"}) {
 		t.Errorf("config %+v", config)
@@ -114,17 +103,11 @@ func TestPush(t *testing.T) {
 	defer server.Close()
 	tag := strings.TrimPrefix(server.URL, "http://") + "/me/hello:1"
 	img := build(t, clone(t, t.TempDir()), "amd64")
-	if err := Push(t.Context(), tag, img); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Push(t.Context(), tag, img))
 	ref, err := name.ParseReference(tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	there, err := remote.Image(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got, want := digest(t, there), digest(t, img); got != want {
 		t.Errorf("%s in the registry, %s here", got, want)
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // The program needs three modules: one as it is, one with a version that a URL
@@ -24,19 +26,13 @@ func moduleClone(t *testing.T, dir string) string {
 	clone(t, dir)
 	for _, file := range []string{"go.mod", "go.sum"} { // so that these modules need no download
 		text, err := os.ReadFile(filepath.Join("..", "..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if file == "go.mod" {
 			text = append(text, "\nreplace github.com/munnerz/goautoneg => ./autoneg\n"...)
 		}
-		if err := os.WriteFile(filepath.Join(dir, file), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, file), text, 0o644))
 	}
-	if err := os.Mkdir(filepath.Join(dir, "autoneg"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(filepath.Join(dir, "autoneg"), 0o755))
 	for file, text := range map[string]string{
 		"autoneg/go.mod":  "module github.com/munnerz/goautoneg\n",
 		"autoneg/code.go": "package goautoneg\n",
@@ -51,9 +47,7 @@ import (
 func main() {}
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 	}
 	return dir
 }
@@ -61,13 +55,9 @@ func main() {}
 func writtenSBOM(t *testing.T, img v1.Image) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sbom.json")
-	if err := WriteSBOM(file, "workshop/hello:1", img); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, WriteSBOM(file, "workshop/hello:1", img))
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return text
 }
 
@@ -81,17 +71,11 @@ func goVersion(t *testing.T, img v1.Image) string {
 		t.Fatal(err)
 	}
 	program, err := io.ReadAll(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	file := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(file, program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, program, 0o755))
 	text, err := exec.CommandContext(t.Context(), "go", "version", "-m", file).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(text)
 }
 
@@ -99,9 +83,7 @@ func TestTheSBOMListsEveryModule(t *testing.T) {
 	img := build(t, moduleClone(t, t.TempDir()), "amd64")
 	text := writtenSBOM(t, img)
 	var bom cyclonedx.BOM
-	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
 	if c := bom.Metadata.Component; c.Name != "workshop/hello:1" || c.Version != digest(t, img) {
 		t.Errorf("it is about %s %s", c.Name, c.Version)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -23,9 +24,7 @@ end:
 func load(t *testing.T, text string) (*Contract, error) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "contract.yaml"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "contract.yaml"), []byte(text), 0o644))
 	return Load(dir)
 }
 
@@ -34,9 +33,7 @@ func TestLoad(t *testing.T) {
 hundred:
 - apply: {apiVersion: v1, kind: ConfigMap, metadata: {name: "many-{{.N}}"}, data: {n: "{{.N}}"}}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if c.Settle != 2*time.Minute || c.Calm != 3*time.Second || len(c.Scenario) != 1 || len(c.Scenario[0].Steps) != 2 || c.Scenario[0].Steps[1].String() != "ConfigMap a-copy" {
 		t.Errorf("%+v", c)
 	}
@@ -83,18 +80,14 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 
 func TestOurContracts(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	names := Contracts(ws)
 	if len(names) < 2 {
 		t.Fatalf("contracts %v", names)
 	}
 	for _, name := range names {
 		dir, err := FindContract(ws, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if _, err := Load(dir); err != nil {
 			t.Error(err)
 		}

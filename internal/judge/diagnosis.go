@@ -257,7 +257,11 @@ func waitedFor(f *failure, when string) (says, cure string) {
 	case f.step.Verb == gone:
 		return fmt.Sprintf("It kept %s%s.", what, when), "delete"
 	}
-	return fmt.Sprintf("It did not do what %s asks for%s: %s is not as it should be.", f.cause, when, what), "create"
+	cure = "create"
+	if f.theirs { // so its status
+		cure = "report"
+	}
+	return fmt.Sprintf("It did not do what %s asks for%s: %s is not as it should be.", f.cause, when, what), cure
 }
 
 func gaveUpStatus(what, when string) (says, cure string) {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -92,14 +93,10 @@ func TestDiagnosis(t *testing.T) {
 // The lessons have the headings that the judge names.
 func TestCures(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, c := range cures {
 		lesson, err := os.ReadFile(filepath.Join(ws.Root, c.lesson, "README.md"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !strings.Contains(string(lesson), "\n### "+c.heading+"\n") {
 			t.Errorf("%s: there is no %s", name, c)
 		}

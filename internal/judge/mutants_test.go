@@ -7,23 +7,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // Each mutant changes what is there, and the table has what the judge said of it.
 func TestMutants(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	all, err := ReadMutants(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	table, err := os.ReadFile(filepath.Join(ws.Root, filepath.FromSlash(Folder), "MUTANTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	faulty := 0
 	for _, m := range all {
 		if _, err := m.overlay(ws, t.TempDir()); err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
@@ -23,9 +24,7 @@ func TestSent(t *testing.T) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", OwnerReferences: []metav1.OwnerReference{{UID: "u"}}}}
 	d.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 	inProtobuf, err := runtime.Encode(scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), appsv1.SchemeGroupVersion), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, test := range map[string]struct {
 		body string
 		want string
@@ -108,9 +107,7 @@ func TestSharedConditions(t *testing.T) {
 	for list, want := range map[string]bool{"x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [type]": true, "x-kubernetes-list-type: atomic": false} {
 		file := filepath.Join(t.TempDir(), "crd.yaml")
 		text := "spec: {group: g, names: {plural: things}, versions: [{name: v1, schema: {openAPIV3Schema: {properties: {status: {properties: {conditions: {type: array, " + list + "}}}}}}}]}"
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(text), 0o644))
 		s := &scene{lab: &lab{contract: &Contract{CRDs: []string{file}}}}
 		if got, err := s.sharedConditions(); err != nil || got[schema.GroupResource{Group: "g", Resource: "things"}] != want {
 			t.Errorf("%s: %v, %v", list, got, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 const withOutside = good + `outside: {start: x, ledger: /l, kind: Room, thing: effect.room, id: id, name: name, gone: {state: Gone}, key: key, create: POST /rooms}
@@ -17,13 +18,9 @@ const withOutside = good + `outside: {start: x, ledger: /l, kind: Room, thing: e
 
 func TestOutsideOfContract(t *testing.T) {
 	c, err := load(t, withOutside)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	without, err := load(t, good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if c.levels() != 6 || without.levels() != 5 || !c.Outside.is("outside", "Room") || c.Outside.is("v1", "Room") || without.Outside.is("outside", "Room") {
 		t.Errorf("%+v", c)
 	}
@@ -71,9 +68,7 @@ func service(t *testing.T, ledger string) (o *outside, arrived *[]string) {
 	}))
 	t.Cleanup(server.Close)
 	c, err := load(t, withOutside)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := &scene{lab: &lab{contract: c}, Faults: &crash.Faults{}, ns: "n"}
 	s.outside = &outside{Outside: c.Outside, s: s, others: map[string]bool{}, address: strings.TrimPrefix(server.URL, "http://")}
 	s.outside.wire = httptest.NewServer(s.outside)
@@ -85,9 +80,7 @@ func service(t *testing.T, ledger string) (o *outside, arrived *[]string) {
 func (o *outside) call(t *testing.T, method, path, body string) int {
 	t.Helper()
 	r, err := http.NewRequest(method, o.wire.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r.Header.Set("Idempotency-Key", "k")
 	answer, err := sender.Do(r)
 	if err != nil {
@@ -163,9 +156,7 @@ func TestDouble(t *testing.T) {
 			o.others[id] = true
 		}
 		lines, err := o.lines(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		f := o.double(lines)
 		if (f == nil) != test.none || f != nil && (f.kind != test.want || f.hint != test.hint) {
 			t.Errorf("%s: %+v", name, f)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-go/workshop/internal/crash"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -41,9 +42,7 @@ func TestCommandEnds(t *testing.T) {
 			if test.later {
 				s.undisturbed = &scene{}
 			}
-			if err := s.launch(0); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, s.launch(0))
 			<-ctx.Done()
 			var f *failure
 			if err := context.Cause(ctx); !strings.Contains(err.Error(), test.want) || errors.As(err, &f) != test.failed {

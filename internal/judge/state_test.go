@@ -7,19 +7,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func objects(t *testing.T, texts ...string) (all []unstructured.Unstructured) {
 	t.Helper()
 	for _, text := range texts {
 		data, err := yaml.YAMLToJSON([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		o := unstructured.Unstructured{}
-		if err := o.UnmarshalJSON(data); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, o.UnmarshalJSON(data))
 		all = append(all, o)
 	}
 	return all

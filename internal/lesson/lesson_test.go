@@ -23,6 +23,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -35,9 +36,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func step(t *testing.T, number int, text string) workspace.Step {
 	t.Helper()
 	s := workspace.Step{Number: number, Name: fmt.Sprintf("%d-test", number), Dir: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(s.Dir, "README.md"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(s.Dir, "README.md"), []byte(text), 0o644))
 	return s
 }
 
@@ -55,12 +54,7 @@ func clusterRole(t *testing.T, e *testenv.Env, name string, labels map[string]st
 	if _, err := roles.Create(e.Context(), role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		err := roles.Delete(context.WithoutCancel(e.Context()), role.Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	})
+	e.AtEnd(func(ctx context.Context) error { return roles.Delete(ctx, role.Name, metav1.DeleteOptions{}) })
 	return role.Name
 }
 
@@ -77,9 +71,7 @@ func left(t *testing.T, e *testenv.Env) []string {
 	policies, err2 := e.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(e.Context(), metav1.ListOptions{})
 	priorities, err3 := e.Client.SchedulingV1().PriorityClasses().List(e.Context(), metav1.ListOptions{})
 	namespaces, err4 := e.Client.CoreV1().Namespaces().List(e.Context(), metav1.ListOptions{})
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3, err4))
 	for i := range roles.Items {
 		add(&roles.Items[i])
 	}
@@ -132,22 +124,16 @@ func TestDeletesOnlyWhatIsOurs(t *testing.T) {
 			}
 		}
 	})
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(err1, err2, err3))
 	if n := len(left(t, e)); n != 8 {
 		t.Fatalf("%d objects to begin with, want 8: %v", n, left(t, e))
 	}
 
-	if err := run(t, e, step(t, 97, "# No declaration\n"+nothing)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, run(t, e, step(t, 97, "# No declaration\n"+nothing)))
 	if n := len(left(t, e)); n != 8 {
 		t.Errorf("a lesson without a declaration has deleted something; left: %v", left(t, e))
 	}
-	if err := run(t, e, step(t, 97, "# A declaration\n\n<!-- cluster-scoped objects: 97, 98 -->\n"+nothing)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, run(t, e, step(t, 97, "# A declaration\n\n<!-- cluster-scoped objects: 97, 98 -->\n"+nothing)))
 	if got := left(t, e); !slices.Equal(got, want) {
 		t.Errorf("left: %v, want %v", got, want)
 	}
@@ -224,9 +210,7 @@ func TestDefinitionsOfASharedClusterAreRemoved(t *testing.T) {
 		"$ echo something\nsomething else\n```\n"))
 	breaksOff(t, err)
 	client, err := clientset.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	for _, plural := range []string{"snacks", "notes"} {
 		if _, err := definitions.Get(e.Context(), plural+".workshop-92.k8s-go.openshift.org", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -269,9 +253,7 @@ func TestTwoPeopleShareACluster(t *testing.T) {
 			ws, c := e.Workspace(), e.Cluster()
 			for _, number := range numbers {
 				s, err := ws.Step(fmt.Sprint(number))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if _, err := p.Run(e.Context(), ws, c, s, nil, false); err != nil {
 					t.Fatal(err)
 				}
@@ -302,9 +284,7 @@ spec:
 `
 	path := filepath.Join(t.TempDir(), "crd.yaml")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	want := func(what string, want bool) {
 		t.Helper()
@@ -315,13 +295,9 @@ spec:
 	write(text)
 	want("no definition", false)
 	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict([]byte(text), crd); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, yaml.UnmarshalStrict([]byte(text), crd))
 	client, err := clientset.NewForConfig(e.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	if _, err := definitions.Create(e.Context(), crd, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

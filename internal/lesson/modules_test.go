@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -22,12 +23,8 @@ func TestCompileModules(t *testing.T) {
 	write := func(file, text string) {
 		t.Helper()
 		path := filepath.Join(ws.Root, "project", file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	compiles := func(step string) bool {
 		t.Helper()
@@ -45,17 +42,13 @@ func TestCompileModules(t *testing.T) {
 	}
 
 	made, err := os.ReadFile(m.record(ws))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	paths := strings.Split(strings.TrimSpace(string(made)), "\n")
 	cached := slices.IndexFunc(paths, func(path string) bool { return strings.HasPrefix(path, os.Getenv("GOCACHE")) })
 	if cached < 0 {
 		t.Fatalf("no file of the build cache is recorded: %q", paths)
 	}
-	if err := os.Remove(paths[cached]); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(paths[cached]))
 	if !compiles("10-project") || compiles("10-project") {
 		t.Error("not compiled after a file of the build cache was gone, or twice")
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -29,15 +30,11 @@ func TestParsePrefix(t *testing.T) {
 func lessons(t *testing.T, first, last int) (workspace.Workspace, []workspace.Step) {
 	t.Helper()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var found []workspace.Step
 	for number := first; number <= last; number++ {
 		s, err := ws.Step(fmt.Sprint(number))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		found = append(found, s)
 	}
 	return ws, found
@@ -68,14 +65,10 @@ func TestPrefixedREADMENamesPrefixedFiles(t *testing.T) {
 		"other.yaml":      "kind: Other\n",
 		"a/workshop.code": "workshop-02\n",
 	} {
-		if err := write(filepath.Join(s.Dir, name), text); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, write(filepath.Join(s.Dir, name), text))
 	}
 	files, err := Prefix("anna-").Documents(ws, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	got, err := os.ReadFile(files[0])
 	const want = "# Two\n\n```console\n$ apply .workshop/prefix/anna/02-test/a/group.yaml 02-test/other.yaml\n" +
 		"$ get -n anna-workshop-02 x.anna-workshop-02.example.com\n```\n"

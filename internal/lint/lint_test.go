@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -22,9 +23,7 @@ func TestSources(t *testing.T) {
 		"01-one/a/main.go": "package main\n",
 	})
 	goFiles, scripts, err := sources(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i := range goFiles {
 		goFiles[i], _ = filepath.Rel(ws.Root, goFiles[i])
 	}

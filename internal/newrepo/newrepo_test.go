@@ -13,23 +13,19 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 const root = "../.."
 
 func TestRefuses(t *testing.T) {
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(full, "file"), nil, 0o644))
 	link := filepath.Join(t.TempDir(), "link")
 	clone, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(clone, link); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.Symlink(clone, link))
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "widgets")
 	for _, tc := range []struct {
@@ -80,11 +76,9 @@ func TestTheNamesAreTheNewOnes(t *testing.T) {
 	}
 	old := regexp.MustCompile(`(?i)widget|stable\.example|workshop|k8s-go|06-controller|07-in-cluster`)
 	absolute, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var names []string
-	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+	fatal.If(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -106,9 +100,7 @@ func TestTheNamesAreTheNewOnes(t *testing.T) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, name := range []string{"go.mod", ".gitignore", "api/v1alpha1/zz_generated.deepcopy.go", "cmd/emergencyexit-controller/lease.go",
 		"config/crd/doors.example.net_emergencyexits.yaml", "internal/loop/loop_test.go", "LICENSE"} {
 		if !slices.Contains(names, name) {
@@ -144,9 +136,7 @@ func TestKindsThatAreOtherNames(t *testing.T) {
 			}
 			for _, file := range files {
 				f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				ast.Inspect(f, func(n ast.Node) bool {
 					if d, ok := n.(*ast.FuncDecl); ok && d.Name.Name == lower {
 						t.Errorf("KIND=%s: %s declares %s", kind, filepath.Base(file), lower)
@@ -163,13 +153,9 @@ func TestKindsThatAreOtherNames(t *testing.T) {
 func TestTheVersionsAreThoseOfTheWorkshop(t *testing.T) {
 	requires := func(file string) map[string]string {
 		text, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		mod, err := modfile.Parse(file, text, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		versions := map[string]string{"go": mod.Go.Version}
 		for _, r := range mod.Require {
 			versions[r.Mod.Path] = r.Mod.Version
@@ -199,9 +185,7 @@ func TestTheVersionsAreThoseOfTheWorkshop(t *testing.T) {
 		}
 	}
 	makefile, err := os.ReadFile(filepath.Join(root, source, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if want := "staticcheck@" + requires("scripts/tools/go.mod")["honnef.co/go/tools"] + "\n"; !strings.Contains(string(makefile), want) {
 		t.Errorf("the Makefile does not name %s", want)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -33,9 +34,7 @@ func clone(t *testing.T) workspace.Workspace {
 func mustStamp(t *testing.T, ws workspace.Workspace) string {
 	t.Helper()
 	s, err := stamp(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return s
 }
 
@@ -73,9 +72,7 @@ func fakeEngine(t *testing.T, label string) engine.Engine {
 	t.Helper()
 	dir := t.TempDir()
 	testfile.Write(t, filepath.Join(dir, "docker"), "#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ] && echo '"+label+"'\n")
-	if err := os.Chmod(filepath.Join(dir, "docker"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(filepath.Join(dir, "docker"), 0o755))
 	t.Setenv("PATH", dir)
 	return engine.Engine{Name: "docker"}
 }
@@ -122,16 +119,12 @@ func TestModuleDirOfAModuleThatWasNeverDownloaded(t *testing.T) {
 	z := zip.NewWriter(&b)
 	for name, text := range map[string]string{"go.mod": "module example.com/m\n", "images/base/files/x": "y"} {
 		w, err := z.Create("example.com/m@v1.0.0/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if _, err := w.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, z.Close())
 	versions := filepath.Join(proxy, "example.com", "m", "@v")
 	testfile.Write(t, filepath.Join(versions, "v1.0.0.info"), `{"Version": "v1.0.0"}`)
 	testfile.Write(t, filepath.Join(versions, "v1.0.0.mod"), "module example.com/m\n")
@@ -141,9 +134,7 @@ func TestModuleDirOfAModuleThatWasNeverDownloaded(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	got, err := moduleDir(context.Background(), dir, "example.com/m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if data, err := os.ReadFile(filepath.Join(got, "images", "base", "files", "x")); err != nil || string(data) != "y" {
 		t.Errorf("in %s: %q, %v", got, data, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -32,9 +33,7 @@ func clone(t *testing.T) (workspace.Workspace, Tools) {
 func mustBuild(t *testing.T, ws workspace.Workspace, s Tools, names ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := s.Build(context.Background(), ws, &out, names...); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.Build(context.Background(), ws, &out, names...))
 	return out.String()
 }
 
@@ -58,9 +57,7 @@ func TestBuildOnlyWhatPinsChanged(t *testing.T) {
 	if out := mustBuild(t, ws, s); !strings.Contains(out, "[2/2] two") {
 		t.Errorf("changed pins, want both built:\n%s", out)
 	}
-	if err := os.Remove(ws.Path("small", "one")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(ws.Path("small", "one")))
 	if out := mustBuild(t, ws, s); !strings.Contains(out, "[1/1] one") {
 		t.Errorf("a binary was removed, want it built:\n%s", out)
 	}

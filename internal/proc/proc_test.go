@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -22,13 +23,9 @@ func bash(script string) Cmd {
 func gone(t *testing.T, file string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	err = poll.Until(t.Context(), 20*time.Millisecond, 10*time.Second, func(context.Context) error {
 		// One that was killed stays until somebody collects it.
 		if stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat")); err == nil && strings.Contains(string(stat), ") Z ") {
@@ -54,9 +51,7 @@ func written(t *testing.T, file string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 func TestOutput(t *testing.T) {
@@ -110,9 +105,7 @@ func TestContextEndsTheGroup(t *testing.T) {
 		c.Grace = grace
 		ctx, cancel := context.WithCancel(t.Context())
 		p, err := Start(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		written(t, file)
 		begin := time.Now()
 		cancel()
@@ -136,9 +129,7 @@ func TestInterruptLetsCleanUp(t *testing.T) {
 		c.Dir, c.Signal, c.Grace = dir, signal, 20*time.Second
 		ctx, cancel := context.WithCancelCause(t.Context())
 		p, err := Start(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		written(t, filepath.Join(dir, "started"))
 		why := errors.New("why")
 		cancel(why)

@@ -11,6 +11,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -26,28 +27,20 @@ func init() {
 // A process whose first thread has ended looks like a zombie, but its others still run.
 func TestEndedMeansAllThreads(t *testing.T) {
 	p, err := Start(t.Context(), Cmd{Path: os.Args[0], Env: append(os.Environ(), threadEnds+"=1")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	child, err := process.NewProcess(int32(p.Pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	err = poll.Until(t.Context(), 10*time.Millisecond, 20*time.Second, func(ctx context.Context) error {
 		if status, err := child.StatusWithContext(ctx); err != nil || len(status) != 1 || status[0] != process.Zombie {
 			return errors.Join(errors.New("the first thread still runs"), err)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if Ended(t.Context(), child) {
 		t.Error("it counts as ended while threads run")
 	}
-	if err := child.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, child.Kill())
 	_ = p.Wait() // it was killed
 	if !Ended(t.Context(), child) {
 		t.Error("it counts as running after it was collected")

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 const excerptSource = `package loop
@@ -37,9 +39,7 @@ func excerpts(t *testing.T, markdown string) (string, []string, error) {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range map[string]string{"loop.go": excerptSource, "values.yaml": "a:\n  b: 1\n  c: 2\nd: 3\n"} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o600))
 	}
 	text, drifted, err := Excerpts(root, []byte(md(markdown)))
 	return string(text), drifted, err
@@ -124,9 +124,7 @@ type Loop struct{ n int }
 the end
 `)
 	after, drifted, err := excerpts(t, before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(want, after); diff != "" {
 		t.Errorf("rewritten (-want +got):\n%s", diff)
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // md writes Markdown with ”' for the fences that a Go string cannot hold.
@@ -23,9 +25,7 @@ func md(s string) string { return strings.ReplaceAll(s, "'''", "```") }
 func run(t *testing.T, r Runner, markdown string) (Summary, string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(path, []byte(md(markdown)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(md(markdown)), 0o644))
 	r.Env = os.Environ()
 	r.Dir = t.TempDir()
 	summary, err := r.Run(context.Background(), path)
@@ -62,9 +62,7 @@ kind: Pod
 $ top
 '''
 `)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if doc.Title != "Title of the lesson" || len(doc.Blocks) != 2 {
 		t.Fatalf("title %q, %d blocks", doc.Title, len(doc.Blocks))
 	}
@@ -199,16 +197,12 @@ func TestRewrite(t *testing.T) {
 // Nothing that a person has set for their own shell changes what a lesson prints.
 func TestRunOnAnOddMachine(t *testing.T) {
 	home, tmp := t.TempDir(), filepath.Join(t.TempDir(), "it's a folder")
-	if err := os.MkdirAll(filepath.Join(tmp, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(filepath.Join(tmp, "sub"), 0o755))
 	for name, text := range map[string]string{
 		".curlrc": "include\nproxy = http://127.0.0.1:1\n",
 		"rc":      "echo disturbed\n",
 	} {
-		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(home, name), []byte(text), 0o600))
 	}
 	for name, value := range map[string]string{
 		"TMPDIR": tmp, "HOME": home, "BASH_ENV": filepath.Join(home, "rc"), "ENV": filepath.Join(home, "rc"), "SHELLOPTS": "xtrace",
@@ -247,9 +241,7 @@ ours
 func TestShowWithoutColors(t *testing.T) {
 	var shown bytes.Buffer
 	_, _, err := run(t, Runner{Show: &shown}, "# Title\n\n## Part\n\n'''console\n$ echo x\nx\n'''\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if want := "\nPart\n\n$ echo x\nx\n"; shown.String() != want {
 		t.Errorf("shown: %q, want %q", shown.String(), want)
 	}
@@ -291,9 +283,7 @@ $ for i in 1 2
 2
 '''
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if want := (Summary{Blocks: 2, Commands: 9, ByHand: 1}); summary != want {
 		t.Errorf("summary %+v, want %+v", summary, want)
 	}
@@ -330,17 +320,11 @@ func TestRunLeavesNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PIDFILE", filepath.Join(dir, "pid"))
 	_, _, err := run(t, Runner{}, "\n'''console\n$ sleep 600 & echo $! >$PIDFILE\n'''\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	data, err := os.ReadFile(filepath.Join(dir, "pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		// Gone, or a zombie that nobody has collected yet.
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -367,9 +351,7 @@ $ false
 
 the end
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := md(`text
 
 '''console
@@ -399,22 +381,14 @@ func TestUpdateExcerpts(t *testing.T) {
 	path := filepath.Join(root, "README.md")
 	old, want := "# T\n\n<!-- code: main.go func main -->\n```go\nold\n```\n", "# T\n\n<!-- code: main.go func main -->\n```go\nfunc main() {}\n```\n"
 	for name, text := range map[string]string{"main.go": "package main\n\nfunc main() {}\n", "README.md": old} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o600))
 	}
 	for update, want := range map[bool]string{false: old, true: want} {
-		if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(old), 0o600))
 		summary, err := Runner{Dir: root, Env: os.Environ(), Update: update}.Run(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		after, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if string(after) != want || (summary.Updated == 1) != update {
 			t.Errorf("update %v: %d updated:\n%s", update, summary.Updated, after)
 		}

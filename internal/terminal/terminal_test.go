@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func TestPaint(t *testing.T) {
@@ -14,9 +16,7 @@ func TestPaint(t *testing.T) {
 	}
 	defer tty.Close()
 	file, err := os.Create(t.TempDir() + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer file.Close()
 
 	t.Setenv("NO_COLOR", "")

@@ -17,6 +17,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -58,9 +59,7 @@ type program struct {
 func (e *Env) Program(pkg string, options ...ProgramOption) string {
 	e.t.Helper()
 	path, err := e.Build(pkg, options...)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, err)
 	return path
 }
 
@@ -124,9 +123,7 @@ func (e *Env) Folder(name string) string {
 	e.own()
 	dir := e.suite.ws.Path("folders", strings.ReplaceAll(e.t.Name(), "/", "-"))
 	lock, err := lockFolder(e.suite.ctx, dir)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, err)
 	folder := filepath.Join(dir, name)
 	e.t.Cleanup(func() {
 		if err := errors.Join(os.RemoveAll(folder), lock.Unlock()); err != nil {
@@ -134,9 +131,7 @@ func (e *Env) Folder(name string) string {
 		}
 	})
 	// One that was killed has removed nothing.
-	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)); err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755)))
 	return folder
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -28,13 +29,9 @@ func module(t *testing.T) string {
 func build(t *testing.T, root string, options ...ProgramOption) (string, os.FileInfo) {
 	t.Helper()
 	binary, err := buildProgram(t.Context(), root, filepath.Join(root, ".workshop", ProgramKey(hello, options)), hello, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	info, err := os.Stat(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return binary, info
 }
 
@@ -57,14 +54,10 @@ func TestUnchangedProgramIsNotLinkedAgain(t *testing.T) {
 	if _, again := build(t, root, added); !os.SameFile(changedLinked, again) || !again.ModTime().Equal(changedLinked.ModTime()) {
 		t.Error("the changed program was built a second time")
 	}
-	if err := os.Remove(plain); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(plain))
 	build(t, root) // which looks at the binary
 	source := filepath.Join(root, "lesson/hello/main.go")
-	if err := os.WriteFile(source, []byte("package main\n\nfunc main() { println(\"goodbye\") }\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(source, []byte("package main\n\nfunc main() { println(\"goodbye\") }\n"), 0o644))
 	for want, options := range map[string][]ProgramOption{"goodbye\n": nil, "added\ngoodbye\n": {added}} {
 		binary, _ := build(t, root, options...)
 		if output, err := exec.CommandContext(t.Context(), binary).CombinedOutput(); err != nil || string(output) != want {
@@ -77,9 +70,7 @@ func TestProgramIsChanged(t *testing.T) {
 	t.Parallel()
 	root := module(t)
 	before, err := os.ReadDir(filepath.Join(root, "lesson/hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	binary, _ := build(t, root,
 		Replace("main.go", "\nfunc main() {", "\nfunc renamed() {"),
 		Replace("main.go", "\nfunc renamed() {", "\nfunc lesson() {"),
@@ -139,20 +130,12 @@ func TestPruneUnused(t *testing.T) {
 	dir := t.TempDir()
 	hour := time.Now().Add(-time.Hour)
 	for name, used := range map[string]time.Time{"old": hour.Add(-time.Minute), "new": hour.Add(time.Minute)} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 		lock := filepath.Join(dir, name, "lock")
-		if err := os.WriteFile(lock, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(lock, used, used); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(lock, nil, 0o644))
+		fatal.If(t, os.Chtimes(lock, used, used))
 	}
-	if err := pruneUnused(dir, hour); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, pruneUnused(dir, hour))
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "new" {
 		t.Errorf("left: %v %v", left, err)
@@ -185,9 +168,7 @@ func TestAProgramOfAModuleOfItsOwn(t *testing.T) {
 	changed := Replace("main.go", "greet.With", "greet.With+\", you\"")
 	for says, options := range map[string][]ProgramOption{"hello\n": nil, "hello, you\n": {changed}} {
 		binary := filepath.Join(t.TempDir(), "cmd")
-		if err := GoBuild(t.Context(), root, "./step/project/cmd", binary, t.TempDir(), options...); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, GoBuild(t.Context(), root, "./step/project/cmd", binary, t.TempDir(), options...))
 		if output, err := exec.Command(binary).CombinedOutput(); err != nil || string(output) != says {
 			t.Errorf("it says %q (%v), want %q", output, err, says)
 		}

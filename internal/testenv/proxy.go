@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
@@ -92,9 +93,7 @@ func (p *Proxy) Count(m faultproxy.Match) int {
 func (s *suite) lessonProxy(t *testing.T) (p *faultproxy.Proxy, kubeconfig string) {
 	t.Helper()
 	p, namespace, err := faultproxy.StartFor(&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.cluster.Kubeconfig()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(p.Close)
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	if err := p.WriteKubeconfig(kubeconfig, namespace, ""); err != nil {

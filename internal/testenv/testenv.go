@@ -37,6 +37,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -305,9 +306,7 @@ func testFunction() uintptr {
 // `go test ./...` does not.
 func (e *Env) OwnDefinitions() {
 	e.t.Helper()
-	if err := e.suite.ownDefinitions(); err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, e.suite.ownDefinitions())
 }
 
 func (s *suite) ownDefinitions() error {
@@ -341,6 +340,18 @@ func (e *Env) WhileNobodyDefines() {
 	})
 }
 
+// AtEnd does something when the test ends, such as deleting what is in no namespace. What is gone already is fine.
+func (e *Env) AtEnd(do ...func(context.Context) error) {
+	e.t.Helper()
+	e.t.Cleanup(func() {
+		for _, f := range do {
+			if err := f(context.WithoutCancel(e.suite.ctx)); err != nil && !apierrors.IsNotFound(err) {
+				e.t.Error(err)
+			}
+		}
+	})
+}
+
 // Context ends when the test run is interrupted.
 func (e *Env) Context() context.Context { return e.suite.ctx }
 
@@ -350,9 +361,7 @@ func (e *Env) NeedsContainers() {
 	e.t.Helper()
 	e.own()
 	containers, err := e.suite.cluster.Containers(e.suite.ctx)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, err)
 	if !containers {
 		e.t.Skipf("needs running containers, which the nodes of CLUSTER=%s only simulate; run it with CLUSTER=kind", e.suite.cluster.Name())
 	}
@@ -401,9 +410,7 @@ func (e *Env) LoadImages(images ...string) {
 func (e *Env) Eventually(timeout time.Duration, f func(ctx context.Context) error) {
 	e.t.Helper()
 	e.own()
-	if err := poll.Until(e.suite.ctx, 100*time.Millisecond, timeout, f); err != nil {
-		e.t.Fatal(err)
-	}
+	fatal.If(e.t, poll.Until(e.suite.ctx, 100*time.Millisecond, timeout, f))
 }
 
 // README runs the README of the step whose test calls it, block by block. With
@@ -413,21 +420,13 @@ func README(t *testing.T) {
 	t.Helper()
 	s := shared
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	step, err := s.ws.Step(filepath.Base(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	owned, err := lesson.Owns(step)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(owned) > 0 {
-		if err := s.ownDefinitions(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, s.ownDefinitions())
 	}
 	var proxy *faultproxy.Proxy
 	var environ []string
@@ -437,9 +436,7 @@ func README(t *testing.T) {
 		environ = []string{"KUBECONFIG=" + kubeconfig}
 	}
 	summary, err := lesson.Run(s.ctx, s.ws, s.cluster, step, nil, false, environ...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if proxy != nil {
 		requests, forgotten := proxy.Requests(faultproxy.Match{})
 		if len(requests)+forgotten == 0 {

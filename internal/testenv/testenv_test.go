@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // recorder is a test that is expected to fail.
@@ -64,13 +66,9 @@ func TestNewWithoutCluster(t *testing.T) {
 	config.Contexts["gone"] = &clientcmdapi.Context{Cluster: "gone"}
 	config.CurrentContext = "gone"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, clientcmd.WriteToFile(*config, path))
 	s := &suite{ctx: context.Background()}
-	if err := s.connect(path); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.connect(path))
 	if got := failureOf(t, s); !strings.Contains(got, "creating the test's namespace") || !strings.Contains(got, "connection refused") {
 		t.Errorf("failure %q does not say what happened", got)
 	}

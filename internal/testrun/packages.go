@@ -104,7 +104,11 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 
 // parallel is how many tests of a package run at the same time for each package
 // that does. Most of them wait for the API server, so there may be more than cores.
-const parallel = 3
+// parallelAlone is that of a package with a cluster of its own, whose API server is quicker.
+const (
+	parallel      = 3
+	parallelAlone = 4
+)
 
 // flags are those of every go test, with so many tests of a package at the same time.
 // Vet is part of make lint, and the symbol table of no use: stack traces do without.
@@ -138,24 +142,27 @@ func Lanes(packages []Package, atOnce int) [][]string {
 	return lanes
 }
 
-// Apart sorts packages into jobs for seats with a cluster each: one for each package that
-// needs a cluster, from the last in the alphabet to the first, and before the last two one for all
-// that need none, two at a time. So no long one is left for the end: the first steps are the short
-// ones, and of what needs no cluster, the test that make generate is verified takes longest.
+// Apart sorts packages into jobs for seats with a cluster each: first one for all that need none,
+// two at a time, which keep the processor busy while the first of the others mostly wait; then one
+// for each package that needs a cluster: the steps, from the last to the first, so that no long one
+// is left for the end, and then what is no step, which is short.
 func Apart(packages []Package) [][]string {
-	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int { return cmp.Compare(b.ImportPath, a.ImportPath) })
+	notAStep := func(p Package) int { return strings.Count(p.ImportPath, "/internal/") }
+	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
+		return cmp.Or(cmp.Compare(notAStep(a), notAStep(b)), cmp.Compare(b.ImportPath, a.ImportPath))
+	})
 	var jobs [][]string
 	none := append(flags(parallel), "-p=2")
 	units := slices.Clone(none)
 	for _, p := range packages {
 		if p.NeedsCluster {
-			jobs = append(jobs, append(flags(parallel), p.ImportPath))
+			jobs = append(jobs, append(flags(parallelAlone), p.ImportPath))
 		} else {
 			units = append(units, p.ImportPath)
 		}
 	}
 	if len(units) > len(none) {
-		jobs = slices.Insert(jobs, max(0, len(jobs)-2), units)
+		jobs = slices.Insert(jobs, 0, units)
 	}
 	return jobs
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // What a package needs follows from what its tests import, directly or not.
@@ -27,17 +29,11 @@ func TestList(t *testing.T) {
 		"program/main.go":               "package main\n\nfunc main() {}",
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		fatal.If(t, os.WriteFile(path, []byte(text+"\n"), 0o644))
 	}
 	packages, err := List(t.Context(), dir, "./...")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := []Package{
 		{ImportPath: m + "internal/crdtest", NeedsCluster: true, Definitions: true},
 		{ImportPath: m + "internal/testenv"},
@@ -67,7 +63,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Each package that needs a cluster is a job, the last step before the first, and the others come before the last two.
+// Each package that needs a cluster is a job, after one for all the others: the last step before the first, and then what is no step.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	const m = "github.com/k8s-go/workshop/"
@@ -76,7 +72,7 @@ func TestApart(t *testing.T) {
 		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
-	if diff := cmp.Diff([][]string{{m + "internal/outside"}, {m + "internal/unit", m + "02-two/unit"}, {m + "10-ten"}, {m + "02-two"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{m + "02-two/unit", m + "internal/unit"}, {m + "10-ten"}, {m + "02-two"}, {m + "internal/outside"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
 	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}); len(jobs) != 1 {

@@ -13,6 +13,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 	"gotest.tools/gotestsum/testjson"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -95,12 +96,8 @@ func module(t *testing.T) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -115,16 +112,12 @@ func run(ctx context.Context, t *testing.T, dir string, jobs ...[]string) (strin
 func (r Run) shown(ctx context.Context, t *testing.T) (string, error) {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "output"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer out.Close()
 	r.Env, r.Out = append(os.Environ(), "GOFLAGS=-vet=off"), out
 	runErr := r.Tests(ctx)
 	text, err := os.ReadFile(out.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return string(text), runErr
 }
 
@@ -272,9 +265,7 @@ func TestProcessLeftRunning(t *testing.T) { // not beside TestRerun, which leave
 func noProcess(t *testing.T, command string) {
 	t.Helper()
 	all, err := process.ProcessesWithContext(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, p := range all {
 		if line, _ := p.CmdlineWithContext(t.Context()); line == command {
 			t.Errorf("process %d still runs: %s", p.Pid, line)
@@ -345,9 +336,7 @@ func TestSlowest(t *testing.T) {
 		fmt.Fprintf(&events, `{"Action":"pass","Package":"m/one","Test":"Test%s","Elapsed":%d}`+"\n", name, 10+i)
 	}
 	tests, err := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: strings.NewReader(events.String()), Handler: d})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d.summary(tests)
 	_, list, _ := strings.Cut(out.String(), "The 10 slowest tests:\n")
 	lines := strings.Split(list, "\n")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -19,25 +20,15 @@ import (
 func TestVerifyGeneratedFindsDrift(t *testing.T) {
 	t.Parallel()
 	clone, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ws := workspace.Workspace{Root: t.TempDir()}
 	for _, name := range generateInputs {
-		if err := copyTree(filepath.Join(clone.Root, name), filepath.Join(ws.Root, name)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, copyTree(filepath.Join(clone.Root, name), filepath.Join(ws.Root, name)))
 	}
 	// The generators are those of the clone, so that they are built once.
-	if err := os.MkdirAll(clone.Path("codegen"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(clone.Path("codegen"), ws.Path("codegen")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(clone.Path("codegen"), 0o755))
+	fatal.If(t, os.MkdirAll(ws.Path(), 0o755))
+	fatal.If(t, os.Symlink(clone.Path("codegen"), ws.Path("codegen")))
 	git := func(args ...string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -50,26 +41,18 @@ func TestVerifyGeneratedFindsDrift(t *testing.T) {
 	git("add", "--all")
 	types := filepath.Join(ws.Root, "05-crd-go/pkg/apis/icecream/v1alpha1/types.go")
 	text, err := os.ReadFile(types)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	changed := strings.Replace(string(text), "type IcecreamSpec struct {", "type IcecreamSpec struct {\n\t// +optional\n\tFlavour string `json:\"flavour,omitempty\"`\n", 1)
 	stale := filepath.Join(ws.Root, "05-crd-go/pkg/generated/listers/policy/v1alpha1/old.go")
 	role := filepath.Join(ws.Root, "10-kubebuilder/icecream/config/rbac/role.yaml")
 	removed := filepath.Join(ws.Root, "05-crd-go/pkg/apis/policy/v1alpha1/zz_generated.deepcopy.go")
 	for path, data := range map[string]string{types: changed, stale: "package v1alpha1\n", role: "kind: ClusterRole\n"} {
-		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(data), 0o644))
 	}
-	if err := os.Remove(removed); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(removed))
 	git("rm", "--quiet", "--cached", "05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml")
 	before, err := readTree(filepath.Join(ws.Root, "05-crd-go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 
 	err = verifyGenerated(t.Context(), ws)
 	if err == nil {
@@ -97,9 +80,7 @@ func TestVerifyGeneratedFindsDrift(t *testing.T) {
 		t.Errorf("files (-damaged +named):\n%s", diff)
 	}
 	after, err := readTree(filepath.Join(ws.Root, "05-crd-go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(after) != len(before) {
 		t.Errorf("%d files before, %d after the check", len(before), len(after))
 	}
@@ -118,24 +99,16 @@ func TestCompareTrees(t *testing.T) {
 		"want/tree/deep/other": "1", "got/tree/deep/other": "2",
 		"want/tree/new": "", "got/tree/old": "",
 	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	want, got := filepath.Join(dir, "want", "tree"), filepath.Join(dir, "got", "tree")
 	differences, err := compareTrees(want, got)
 	if diff := cmp.Diff([]string{"differs: tree/deep/other", "missing: tree/new", "no longer made: tree/old"}, differences); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if err := os.RemoveAll(got); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyTree(want, got); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(got))
+	fatal.If(t, copyTree(want, got))
 	if differences, err := compareTrees(want, got); err != nil || len(differences) > 0 {
 		t.Errorf("a copy differs from its original: %v %v", differences, err)
 	}
@@ -145,26 +118,18 @@ func TestCompareTrees(t *testing.T) {
 func TestGeneratorsFitTheLibraries(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	library, err := ws.ModuleVersion("go.mod", "k8s.io/client-go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, module := range []string{"k8s.io/code-generator", "k8s.io/apimachinery"} {
 		if got, err := ws.ModuleVersion("scripts/codegen/go.mod", module); err != nil || got != library {
 			t.Errorf("scripts/codegen has %s %s (%v), the lessons use client-go %s", module, got, err, library)
 		}
 	}
 	openapi, err := ws.ModuleVersion("go.mod", "k8s.io/kube-openapi")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	goMod, err := os.ReadFile(filepath.Join(ws.Root, "scripts/codegen/go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if want := "replace k8s.io/kube-openapi => k8s.io/kube-openapi " + openapi + "\n"; !strings.Contains(string(goMod), want) {
 		t.Errorf("scripts/codegen/go.mod lacks the line\n%s", want)
 	}
@@ -175,18 +140,12 @@ func TestGeneratorsFitTheLibraries(t *testing.T) {
 func TestTheControlPlaneHasTheVersionsOfTheLessons(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	versions := func(goMod string) map[string]string {
 		data, err := os.ReadFile(filepath.Join(ws.Root, goMod))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		f, err := modfile.Parse(goMod, data, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		of := map[string]string{}
 		for _, r := range f.Require {
 			of[r.Mod.Path] = r.Mod.Version

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -59,9 +60,7 @@ deleted file mode 100644
 		if file := filepath.Join(dir, tc.file); tc.text != "" {
 			testfile.Write(t, file, tc.text)
 		} else if tc.file != "" {
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Remove(file))
 		}
 		err := comparePatched(t.Context(), filepath.Join(dir, "scaffold"), filepath.Join(dir, "changes.patch"), filepath.Join(dir, "project"))
 		if tc.want == "" {

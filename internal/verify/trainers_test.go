@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -19,9 +20,7 @@ func TestTrainersListsEveryMistake(t *testing.T) {
 	}
 	verified := func() error {
 		steps, err := ws.Steps()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return verifyTrainers(ws, steps)
 	}
 	task("hot loop")
@@ -55,9 +54,7 @@ func TestAgendasAddUp(t *testing.T) {
 	testfile.Write(t, filepath.Join(ws.Root, "01-one", "exercises", "1-first.yaml"), `{title: First, minutes: 15, do: it, files: {a.sh: a.sh}, hints: [a, b, c],
  open: [{file: a.sh, function: f}], mistakes: [{name: hot loop, says: no, mutant: [{old: a, new: b}]}]}`)
 	steps, err := ws.Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	agenda := "## Step 01: one\n\n### Watch · 10 minutes\n\n| time | min | what |\n|---|---|---|\n| 09:50 | 25 | **01** Watch 10 · `first` 15 | `first` 15 |\n| 10:15 | 5 | `make new`, and questions 5 | |\n| 10:20 | | end | |\n| 09:00 | 5 | again 5 | |\n"
 	if err := verifyAgendas(agenda, steps); err != nil {
 		t.Errorf("an agenda that adds up: %v", err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -27,17 +28,11 @@ func TestVerifyVendored(t *testing.T) {
 	} {
 		ws := workspace.Workspace{Root: t.TempDir()}
 		folder := filepath.Join(ws.Root, vendoredFolder, "static", "vendor")
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(folder, 0o755))
 		for name, text := range c.files {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 		}
-		if err := os.WriteFile(filepath.Join(ws.Root, vendoredFolder, "vendored.json"), []byte(c.manifest), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(ws.Root, vendoredFolder, "vendored.json"), []byte(c.manifest), 0o644))
 		err := verifyVendored(ws)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -45,9 +46,7 @@ func TestVerifyDocuments(t *testing.T) {
 		}
 	}
 	ws := clone(t)
-	if err := os.Remove(filepath.Join(ws.Root, "01-one", "e2e_test.go")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(filepath.Join(ws.Root, "01-one", "e2e_test.go")))
 	if err := verifyDocuments(ws); err == nil || !strings.Contains(err.Error(), "01-one has no tests") {
 		t.Errorf("a step without tests: %v", err)
 	}
@@ -62,13 +61,9 @@ func TestVerifyOwned(t *testing.T) {
 		"# T\n\n<!-- cluster-scoped objects: 05, 06 -->\n": "",
 	} {
 		s := workspace.Step{Dir: t.TempDir()}
-		if err := os.Mkdir(filepath.Join(s.Dir, "deep"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Mkdir(filepath.Join(s.Dir, "deep"), 0o755))
 		for name, text := range map[string]string{"README.md": readme, "deep/crd.yaml": "labels: {workshop.k8s-go.dev/step: \"06\"}\n"} {
-			if err := os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o644))
 		}
 		err := verifyOwned(s)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -81,9 +76,7 @@ func TestVerifyOwned(t *testing.T) {
 func TestVerifyExcerpts(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(root, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644))
 	s := workspace.Step{Number: 6, Dir: filepath.Join(root, "06-controller")}
 	for block, want := range map[string]string{
 		"<!-- code: main.go func main -->\n```go\nfunc main() {}\n```\n":  "",
@@ -91,9 +84,7 @@ func TestVerifyExcerpts(t *testing.T) {
 		"<!-- code: main.go func run -->\n```go\n```\n":                   "README.md: line 3: main.go has no func run",
 	} {
 		document := filepath.Join(root, "README.md")
-		if err := os.WriteFile(document, []byte("# T\n\n"+block+"\n```console\n$ true\n```\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(document, []byte("# T\n\n"+block+"\n```console\n$ true\n```\n"), 0o644))
 		err := verifyLesson(workspace.Workspace{Root: root}, s, document)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: error %v, want %q", block, err, want)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -32,9 +31,11 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 	"github.com/k8s-go/workshop/internal/xray"
 	"github.com/k8s-go/workshop/internal/xray/xraytest"
@@ -70,9 +71,7 @@ func open(t testing.TB, c *client, path string) *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("starting %s: %v", program, err)
 	}
-	if err := chromedp.Listen(ctx, b.hear); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, chromedp.Listen(ctx, b.hear))
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -293,9 +292,7 @@ func TestBrowserStep(t *testing.T) {
 	const prefix = lesson.Prefix("browser-")
 	e, c := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	removeNamespace(t, e.Env, prefix.Namespace(step))
 	b := open(t, c, "/?step=1")
 	b.until(`document.querySelectorAll('#lesson .run').length > 0`)
@@ -402,12 +399,8 @@ func TestBrowserExercise(t *testing.T) {
 		t.Error("a check that failed has changed the state")
 	}
 	solution, err := task.Solution()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := task.WriteTree(ws, exercise.Work(ws), solution); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, task.WriteTree(ws, exercise.Work(ws), solution))
 	press("check")
 	b.until(state + fmt.Sprintf(` === 'passed' && document.querySelector('#exercises summary').textContent.includes('1 of %d')`, len(tasks)))
 	b.click(`[data-action="progress"]`)
@@ -418,13 +411,9 @@ func TestBrowserExercise(t *testing.T) {
 func patchTask(t *testing.T, ws workspace.Workspace) ([]exercise.Task, exercise.Task) {
 	t.Helper()
 	step, err := ws.Step("1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tasks, err := exercise.Of(step)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return tasks, tasks[slices.IndexFunc(tasks, func(t exercise.Task) bool { return t.Name == "patch" })]
 }
 
@@ -433,50 +422,11 @@ func patchTask(t *testing.T, ws workspace.Workspace) ([]exercise.Task, exercise.
 func copyClone(t *testing.T) workspace.Workspace {
 	t.Helper()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(ws.Root, path)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(root, name)
-		switch {
-		case slices.Contains([]string{".git", ".workshop", "work"}, name):
-			if d.IsDir() {
-				return filepath.SkipDir
-			}
-			return nil
-		case d.IsDir():
-			return os.MkdirAll(target, 0o755)
-		case d.Type()&fs.ModeSymlink != 0:
-			link, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(link, target)
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(target, data, info.Mode().Perm())
-	})
-	if err := errors.Join(err, os.Symlink(ws.Path(), filepath.Join(root, ".workshop"))); err != nil {
-		t.Fatalf("copying the clone: %v", err)
-	}
+	fatal.If(t, err)
+	testfile.CopyClone(t, ws.Root, root)
+	fatal.If(t, os.Symlink(ws.Path(), filepath.Join(root, ".workshop")))
 	return workspace.Workspace{Root: root}
 }
 
@@ -583,9 +533,7 @@ func TestBrowserWidth(t *testing.T) {
 	t.Parallel()
 	e, c := begin(t, "", nil)
 	steps, err := e.Workspace().Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b := open(t, c, "/?step=1")
 	b.ready(1)
 	for _, size := range [][2]int64{{1280, 720}, {360, 740}} {
@@ -636,9 +584,7 @@ func TestBrowserWidth(t *testing.T) {
 func (b *tab) accessible(part string) {
 	b.t.Helper()
 	axe, err := os.ReadFile(filepath.Join("testdata", "axe", "axe.min.js"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	fatal.If(b.t, err)
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		if !eval[bool](b, `typeof axe === 'object'`) {
@@ -691,9 +637,7 @@ func create(t testing.TB, e *xraytest.Room, name string) *corev1.ConfigMap {
 	t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"mirror": "true"}}}
 	object, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return object
 }
 
@@ -866,9 +810,7 @@ func TestBrowserXrayTime(t *testing.T) {
 		more += fmt.Sprintf(`,{"t":%d,"kind":"state","program":"two","pid":1,"caches":[{"resource":"pods","objects":7%d},{"resource":"pods","objects":8%[2]d}]}`, time.Now().UnixMilli(), n)
 	}
 	saved = saved[:end] + more + saved[end:]
-	if err := os.WriteFile(file, []byte(saved), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(saved), 0o644))
 	b.do("opening a recording", chromedp.SetUploadFiles(chromedp.CSS("#xray-open"), []string{file}))
 	b.until(mode + ` === 'File, stopped' && ` + two)
 	cached := `[...document.querySelectorAll('[data-program="two 1"] .caches tbody tr')].map((row) => row.children[1].textContent).join()`
@@ -966,13 +908,9 @@ func BenchmarkBrowserXray(t *testing.B) {
 	e, c := begin(t, "", &ws)
 	b := open(t, c, "/?view=xray")
 	config, err := clientcmd.BuildConfigFromFlags("", e.Proxy.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	through, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	names := []string{"a", "b", "c", "d"}
 	version := ""
 	for _, name := range names {
@@ -982,9 +920,7 @@ func BenchmarkBrowserXray(t *testing.B) {
 	follow := func() {
 		t.Helper()
 		w, err := through.CoreV1().ConfigMaps(e.Namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(w.Stop)
 		go func() {
 			for range w.ResultChan() {
@@ -1046,9 +982,7 @@ func BenchmarkBrowserXray(t *testing.B) {
 			t.Errorf("at %.0f events a second, one in a hundred reached the screen after %.0f ms", events, latency)
 		}
 		now, err := e.Client.CoreV1().ConfigMaps(e.Namespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		version = now.ResourceVersion // or each watch would begin with all changes so far
 		for range 19 {
 			follow()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -14,20 +15,14 @@ import (
 // heading of either finds it.
 func TestLinksWithinAStep(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	steps, err := ws.Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	link, id := regexp.MustCompile(`href="(?:/\?step=(\d+))?#([^"]*)"`), regexp.MustCompile(`<(?:h\d|div) id="([^"]*)"`)
 	pages, ids := map[string]string{}, map[string]bool{}
 	for _, s := range steps {
 		page, err := lessons{ws: ws}.lesson(s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		number := strconv.Itoa(s.Number)
 		pages[number] = page.(lessonPage).HTML
 		for _, m := range id.FindAllStringSubmatch(pages[number], -1) {
@@ -56,19 +51,13 @@ func TestLinksWithinAStep(t *testing.T) {
 
 func TestEveryDiagramHasAPicture(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	steps, err := ws.Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	shown := 0
 	for _, s := range steps {
 		page, err := lessons{ws: ws}.lesson(s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		html := page.(lessonPage).HTML
 		shown += strings.Count(html, `<figure class="diagram"><svg class="mermaid"`)
 		if strings.Contains(html, `<figure class="diagram"><pre>`) || strings.Contains(html, "@import") {

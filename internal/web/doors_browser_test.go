@@ -17,6 +17,8 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // An otherPort is a server on another port of this machine: of another user, or of a pod
@@ -82,16 +84,12 @@ func TestBrowserOtherPort(t *testing.T) {
 	}
 	s.mu.Unlock()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.base+"/api/terminals", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	maps.Copy(r.Header, learned)
 	r.Header.Set("Origin", c.base) // which a program can claim
 	r.Header.Del("Sec-Fetch-Site")
 	answer, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_ = answer.Body.Close()
 	if answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("with what the stranger has learned, a new terminal is answered with %s; the browser sent %v", answer.Status, learned)
@@ -136,9 +134,7 @@ func TestBrowserHeaders(t *testing.T) {
 	}
 	s.mu.Unlock()
 	tree, err := chromedp.Call(b.ctx, cdppage.GetFrameTree, chromedp.Void{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if frames := tree.FrameTree.ChildFrames; len(frames) != 1 || frames[0].Frame.UnreachableURL == "" {
 		t.Errorf("frame-ancestors: a stranger's page has ours in a frame: %+v", frames)
 	}
@@ -163,20 +159,12 @@ func TestBrowserHostileText(t *testing.T) {
 	const evil = `<img src=x onerror=hacked()><script>hacked()</script><style>body{display:none}</style>"'>` + "`${hacked()}`"
 	ws := clone(t, "$ true")
 	for name, text := range map[string]string{"evil.html": evil, "evil.go": "package main // " + evil, "evil.yaml": evil, evil[:27] + ".md": "x"} {
-		if err := os.WriteFile(filepath.Join(ws.Root, "01-one", name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "01-one", name), []byte(text), 0o600))
 	}
-	if err := os.WriteFile(filepath.Join(ws.Root, "log"), []byte(evil+"\x1b]8;;javascript:hacked()\x07link\x1b]8;;\x07\x1b]0;"+evil+"\x07\x1b]52;c;aGFja2Vk\x07\nthe end\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(ws.Root, "evil"), []byte(evil), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "log"), []byte(evil+"\x1b]8;;javascript:hacked()\x07link\x1b]8;;\x07\x1b]0;"+evil+"\x07\x1b]52;c;aGFja2Vk\x07\nthe end\n"), 0o600))
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "evil"), []byte(evil), 0o600))
 	// A program's name ends at a space or a slash.
-	if err := os.WriteFile(filepath.Join(ws.Root, "agent"), []byte("<img\tsrc=x\tonerror=hacked()>"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "agent"), []byte("<img\tsrc=x\tonerror=hacked()>"), 0o600))
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/")
 	b.ready(1)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -18,14 +19,10 @@ import (
 func (c *client) edit(name, text, hash string) (answer workFile, code int, says string) {
 	c.t.Helper()
 	body, err := json.Marshal(workFile{Text: text, Hash: hash})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	code, says = c.call("PUT", "/api/edit?path="+url.QueryEscape(name), string(body), nil)
 	if code == http.StatusOK {
-		if err := json.Unmarshal([]byte(says), &answer); err != nil {
-			c.t.Fatal(err)
-		}
+		fatal.If(c.t, json.Unmarshal([]byte(says), &answer))
 	}
 	return answer, code, says
 }
@@ -38,9 +35,7 @@ func TestEdit(t *testing.T) {
 	c := serve(t, Options{Workspace: ws})
 	const name = "work/01-one/a/main.go"
 	disk := filepath.Join(ws.Root, name)
-	if err := errors.Join(os.Chmod(disk, 0o775), os.Symlink("run.sh", filepath.Join(filepath.Dir(disk), ".main.go.saving"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.Chmod(disk, 0o775), os.Symlink("run.sh", filepath.Join(filepath.Dir(disk), ".main.go.saving"))))
 	holds := func(want string) {
 		t.Helper()
 		if got, err := os.ReadFile(disk); err != nil || string(got) != want {
@@ -67,17 +62,13 @@ func TestEdit(t *testing.T) {
 	}
 	holds(broken)
 	// Somebody else has written it since.
-	if err := os.WriteFile(disk, []byte("package other\n"), 0o775); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(disk, []byte("package other\n"), 0o775))
 	if _, code, says := c.edit(name, formatted, file.Hash); code != http.StatusConflict || !strings.Contains(says, "nothing was saved") {
 		t.Errorf("saving over another's change: %d %s", code, says)
 	}
 	holds("package other\n")
 	// Somebody else has deleted it since, and no save brings it back.
-	if err := os.Remove(disk); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(disk))
 	if _, code, says := c.edit(name, formatted, hashText([]byte("package other\n"))); code != http.StatusNotFound {
 		t.Errorf("saving what was deleted: %d %s", code, says)
 	}
@@ -107,19 +98,13 @@ func TestEditStaysBelowWork(t *testing.T) {
 	ws := clone(t, "$ true")
 	outside := filepath.Join(t.TempDir(), "outside.go")
 	testfile.WriteAll(t, ws.Root, map[string]string{"work/a/main.go": "package a\n", "work/a/.state.json": "{}", "work/a/binary": "\x00", "work/a/large": strings.Repeat("x", maxWork+1)})
-	if err := os.WriteFile(outside, []byte("package outside\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(outside, []byte("package outside\n"), 0o644))
 	for from, to := range map[string]string{"work/link.go": outside, "work/folder": filepath.Dir(outside), "work/inside.go": filepath.Join(ws.Root, "01-one", "main.go")} {
-		if err := os.Symlink(to, filepath.Join(ws.Root, from)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(to, filepath.Join(ws.Root, from)))
 	}
 	c := serve(t, Options{Workspace: ws})
 	ours, err := os.ReadFile(filepath.Join(ws.Root, "01-one", "main.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, code := range map[string]int{
 		"01-one/main.go": http.StatusForbidden, "work/../01-one/main.go": http.StatusForbidden, "/work/a/main.go": http.StatusForbidden, "work//a/main.go": http.StatusForbidden,
 		"work/a/.state.json": http.StatusForbidden, "work/.git/config": http.StatusForbidden, "": http.StatusForbidden, "work": http.StatusForbidden, "work/a": http.StatusForbidden,

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 var (
@@ -41,9 +43,7 @@ func TestRunIsWhatThePageShows(t *testing.T) {
 	}
 	file := filepath.Join(ws.Root, "01-one", "README.md")
 	for _, text := range []string{"# One\n\n```console\n$ touch pulled\n$ echo second\nsecond\n```\n", "# One\n", "# One\n\n```console\nno command\n```\n"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(text), 0o600))
 		s.click(page.HTML, 0)
 		if m := s.until("stale", "started"); m.Type != "stale" || m.Step != 1 || m.Block != 1 || m.Command != 1 {
 			t.Errorf("after a change to %q: %+v", text, m)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -67,9 +68,7 @@ func interruptLeavesNothing(t *testing.T, signal syscall.Signal) {
 		}
 	}
 	// As from a terminal: to all of its group.
-	if err := unix.Kill(-p.Pid(), signal); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Kill(-p.Pid(), signal))
 	r := p.Wait()
 	if r.ExitCode != 0 || r.Stderr != "" || r.TimedOut {
 		t.Errorf("exit code %d, timed out %v\n%s", r.ExitCode, r.TimedOut, r.Stderr)

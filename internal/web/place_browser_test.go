@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
@@ -38,9 +39,7 @@ func TestBrowserEditor(t *testing.T) {
 	read := func() string {
 		t.Helper()
 		data, err := os.ReadFile(disk)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return string(data)
 	}
 	drafts := func() (texts []string) {
@@ -95,18 +94,14 @@ func TestBrowserEditor(t *testing.T) {
 	b.click(`#editor [data-edit="hint"]`)
 	b.until(shows(1, "Which of the four types"))
 	// Somebody else writes the file, with other line ends: a clean one follows and is clean, a changed one asks.
-	if err := os.WriteFile(disk, []byte("# theirs\r\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(disk, []byte("# theirs\r\n"), 0o755))
 	b.until(editor + `.textContent.includes('# theirs') && document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name))
 	other := open(t, c, "/?step=1") // of the same file, without changes
 	other.until(editor + `?.textContent.includes('# theirs')`)
 	b.run(editor + `.focus()`)
 	b.keys("# both")
 	waitFor(t, func() bool { return len(drafts()) == 1 })
-	if err := os.WriteFile(disk, []byte("# theirs again\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(disk, []byte("# theirs again\n"), 0o755))
 	b.until(`!document.querySelector('#conflict').hidden`)
 	b.control("s")
 	b.until(`document.querySelector('#status').textContent.includes('nothing was saved')`)
@@ -130,12 +125,8 @@ func TestBrowserEditor(t *testing.T) {
 		t.Errorf("what was kept is not on the disk: %q", read())
 	}
 	solution, err := task.Solution()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := task.WriteTree(ws, exercise.Work(ws), solution); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, task.WriteTree(ws, exercise.Work(ws), solution))
 	b.until(`!` + editor + `.textContent.includes('# both')`)
 	b.ready(1) // the hint may still run
 	b.click(`#editor [data-edit="check"]`)
@@ -321,9 +312,7 @@ func TestBrowserKnow(t *testing.T) {
 		for _, fault := range e.Proxy.Active() {
 			look.Faults = append(look.Faults, string(fault))
 		}
-		if err := c.s.state.tell("cluster", look); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.s.state.tell("cluster", look))
 	}
 	tell()
 	b := open(t, c, "/")

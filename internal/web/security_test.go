@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // Without the token, nothing but the page itself is served, whatever is asked for.
@@ -56,15 +58,11 @@ func TestNoToken(t *testing.T) {
 func (c *client) bare(method, path, host string, header http.Header) *http.Response {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	r.Host = host
 	maps.Copy(r.Header, header)
 	answer, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	_ = answer.Body.Close()
 	return answer
 }
@@ -141,9 +139,7 @@ func TestAbsoluteURI(t *testing.T) {
 		"http://evil.example.org:1/api/steps": http.StatusForbidden,
 	} {
 		conn, err := net.Dial("tcp", own)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%s: %s\r\nConnection: close\r\n\r\n", line, own, tokenHeader, c.token)
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -200,9 +196,7 @@ func TestHeaders(t *testing.T) {
 func TestFilesOfTheCloneOnly(t *testing.T) {
 	ws := clone(t, "$ true")
 	elsewhere := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(elsewhere, []byte("elsewhere"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(elsewhere, []byte("elsewhere"), 0o600))
 	for name, target := range map[string]string{
 		"out":              elsewhere,
 		"out-dir":          filepath.Dir(elsewhere),
@@ -210,23 +204,13 @@ func TestFilesOfTheCloneOnly(t *testing.T) {
 		"01-one/dir":       "../.workshop",
 		"01-one/to-itself": "to-itself",
 	} {
-		if err := os.Symlink(target, filepath.Join(ws.Root, name)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(target, filepath.Join(ws.Root, name)))
 	}
-	if err := os.WriteFile(filepath.Join(ws.Root, "binary"), []byte{0x7f, 'E', 'L', 'F', 0}, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(ws.Root, "long"), bytes.Repeat([]byte("line\n"), 1<<19), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "binary"), []byte{0x7f, 'E', 'L', 'F', 0}, 0o600))
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "long"), bytes.Repeat([]byte("line\n"), 1<<19), 0o600))
 	big, err := os.Create(filepath.Join(ws.Root, "big"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := big.Truncate(1 << 40); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, big.Truncate(1<<40))
 	_ = big.Close()
 	c := serve(t, Options{Workspace: ws})
 	for path, code := range map[string]int{
@@ -266,9 +250,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	var idle []net.Conn
 	for range maxConnections {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		idle = append(idle, conn)
 	}
@@ -284,9 +266,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 // The list of the editor's modules is the one script that may be in the page itself, and only as it is.
 func TestTheOnlyInlineScript(t *testing.T) {
 	page, err := static.ReadFile("static/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if n := strings.Count(string(page), "<script"); n != 2 {
 		t.Errorf("the page has %d scripts, want the list of modules and app.js", n)
 	}

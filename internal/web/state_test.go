@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket/wsjson"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // remembered returns what the page gets at its start.
@@ -52,9 +54,7 @@ func TestStateOutlivesAServer(t *testing.T) {
 		t.Errorf("after a restart the page remembers %s", now)
 	}
 	outcomes := map[string]outcome{}
-	if err := json.Unmarshal(now["outcomes-1"], &outcomes); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal(now["outcomes-1"], &outcomes))
 	one, two := outcomes["1/1"], outcomes["1/2"]
 	if !one.OK || one.Difference != "" || two.OK || !strings.Contains(two.Difference, `expects "three"`) {
 		t.Errorf("after a restart the outcomes are %+v", outcomes)
@@ -70,9 +70,7 @@ func TestStateOutlivesAServer(t *testing.T) {
 // A file that cannot be read is moved aside, and nothing of it is lost.
 func TestStateThatIsBroken(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "page.json")
-	if err := os.WriteFile(file, []byte(`{"theme": "da`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(`{"theme": "da`), 0o600))
 	s, problem, err := openState(file)
 	if err != nil || !strings.Contains(problem, file+".broken") || len(s.values) != 0 {
 		t.Fatalf("%v, %q, %v", err, problem, s.values)
@@ -90,16 +88,12 @@ func TestStateIsTold(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true")})
 	c.put("theme", `"dark"`)
 	conn, _, err := c.dial("/api/state/ws?after=0", c.base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.CloseNow()
 	heard := func() stateAnswer {
 		t.Helper()
 		var a stateAnswer
-		if err := wsjson.Read(t.Context(), conn, &a); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, wsjson.Read(t.Context(), conn, &a))
 		return a
 	}
 	if a := heard(); string(a.Changed["theme"]) != `"dark"` {
@@ -111,9 +105,7 @@ func TestStateIsTold(t *testing.T) {
 		t.Errorf("then: %s", a.Changed)
 	}
 	// What the server tells is true only while it runs.
-	if err := c.s.state.tell("cluster", Cluster{Name: "kwok"}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.s.state.tell("cluster", Cluster{Name: "kwok"}))
 	if a := heard(); slices.Sorted(maps.Keys(a.Changed))[0] != "cluster" {
 		t.Errorf("at last: %s", a.Changed)
 	}

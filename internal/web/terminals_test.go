@@ -21,6 +21,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sys/unix"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 )
@@ -222,9 +223,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	s := c.terminal()
 	c.join(s.id) // and does not listen
 	tm, err := c.s.terminals.find("1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tm.mu.Lock()
 	nonce := tm.marks.nonce
 	tm.mu.Unlock()
@@ -366,9 +365,7 @@ func TestDaemonKeepsNoTerminal(t *testing.T) {
 	}
 	open := func() (n int) {
 		files, err := filepath.Glob("/proc/self/fd/*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, file := range files {
 			if target, _ := os.Readlink(file); strings.Contains(target, "ptmx") {
 				n++
@@ -383,9 +380,7 @@ func TestDaemonKeepsNoTerminal(t *testing.T) {
 	s.keys(fmt.Sprintf("setsid bash -c \"trap '' HUP; echo \\$\\$ >%[1]s; exec sleep 1000\" & until [ -s %[1]s ]; do sleep 0.1; done; echo do\"\"ne\r", file))
 	s.shows("done\r\n")
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || !runs(pid) || open() == before {
 		t.Fatalf("process %s does not run", text)
@@ -483,9 +478,7 @@ func TestPromptDrawnAgain(t *testing.T) {
 				continue
 			}
 			var m message
-			if err := json.Unmarshal(f.data, &m); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, json.Unmarshal(f.data, &m))
 			if got = append(got, m.Type); m.ExitCode != nil {
 				got = append(got, strconv.Itoa(*m.ExitCode))
 			}
@@ -531,9 +524,7 @@ func TestOneWindowWrites(t *testing.T) {
 	two.keys("echo two-$((6 * 7)); stty size\r")
 	two.shows("20 90\r\n")
 	terminal, err := c.s.terminals.find(strconv.Itoa(one.id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	waitUntil := func(what string, f func() bool) {
 		t.Helper()
 		err := poll.Until(t.Context(), 10*time.Millisecond, time.Minute, func(context.Context) error {
@@ -544,9 +535,7 @@ func TestOneWindowWrites(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	waitUntil("the command has not ended", func() bool { return terminal.ready }) // of prompts, there are several on their way
 	if strings.Contains(two.output.String(), "one-again-42") {
@@ -582,9 +571,7 @@ func TestHistoryOutlivesAServer(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	dir := t.TempDir()
 	const script = `__complete_it() { _get_comp_words_by_ref -n "=:" cur prev words cword; COMPREPLY=($(compgen -W "configmaps/one:1 $prev-$cword" -- "$cur")); }; complete -F __complete_it kubectl`
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\ncase $1 in completion) echo '"+script+"';; *) echo got \"$@\";; esac\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\ncase $1 in completion) echo '"+script+"';; *) echo got \"$@\";; esac\n"), 0o755))
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))})
 	s := c.terminal()
 	s.keys("kubectl get configmaps/one:\t\r")

@@ -22,6 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -48,12 +49,8 @@ func (b *tab) window(c *client, path string) *tab {
 	ctx, cancel := chromedp.NewContext(b.ctx)
 	b.t.Cleanup(cancel)
 	w := &tab{t: b.t, ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, w.hear); err != nil {
-		b.t.Fatal(err)
-	}
+	fatal.If(b.t, chromedp.Do(ctx))
+	fatal.If(b.t, chromedp.Listen(ctx, w.hear))
 	b.t.Cleanup(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -99,9 +96,7 @@ func slide(number, text string) string {
 func TestBrowserTrainerSlides(t *testing.T) {
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	b := open(t, beginWith(t, Options{Workspace: ws}), "/?view=notes")
 	b.arrives(`document.querySelector('#notes h1')`)
 	type lesson struct {
@@ -276,9 +271,7 @@ func TestBrowserTrainerFollow(t *testing.T) {
 	ws := taught(t)
 	long := strings.Repeat("A line of a long lesson.\n\n", 60)
 	lesson, err := os.ReadFile(filepath.Join(ws.Root, "01-one", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	testfile.WriteAll(t, ws.Root, map[string]string{"01-one/README.md": string(lesson) + long, "02-two/README.md": "# Two\n\n" + long + "## 1. Other\n\n" + long})
 	c := beginWith(t, Options{Workspace: ws, Follow: file})
 	b := open(t, c, "/?step=1")
@@ -287,9 +280,7 @@ func TestBrowserTrainerFollow(t *testing.T) {
 	}
 	is := func(step int, id, title string) {
 		t.Helper()
-		if err := writePlace(file, place{Step: step, ID: id, Title: title}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, writePlace(file, place{Step: step, ID: id, Title: title}))
 	}
 	inView := func(id string) string {
 		return fmt.Sprintf(`(({top}) => top > 0 && top < 300)(document.getElementById(%q).getBoundingClientRect())`, id)
@@ -316,9 +307,7 @@ func TestBrowserTrainerFollow(t *testing.T) {
 	}
 	b.keys("echo $((6 * 7))-typed", kb.Enter)
 	b.until(shows(1, "42-typed"))
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte("{"), 0o600))
 	b.until(says("does not say where the trainer is"))
 	is(1, "clean-up", "Clean up")
 	b.until(inView("clean-up"))

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -23,17 +24,11 @@ import (
 // Every script of TRAINERS.md belongs to a section of its lesson, and on the path every section has one.
 func TestTrainersText(t *testing.T) {
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	steps, err := ws.Steps()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	text, err := os.ReadFile(filepath.Join(ws.Root, "TRAINERS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, s := range steps {
 		notes, err := parseTrainers(string(text), s.Number)
 		if err != nil {
@@ -41,9 +36,7 @@ func TestTrainersText(t *testing.T) {
 			continue
 		}
 		lesson, err := os.ReadFile(filepath.Join(ws.Root, s.Name, "README.md"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		sections := map[string]bool{}
 		for _, m := range regexp.MustCompile(`(?m)^#{2,3} (\d+\. )?(.*)$`).FindAllStringSubmatch(string(lesson), -1) {
 			sections[strings.ReplaceAll(m[2], "`", "")] = m[1] != ""
@@ -185,18 +178,14 @@ func TestPlace(t *testing.T) {
 	trainer.call("PUT", "/api/state/"+trainerPlace, `{"step": 1, "section": 2, "part": 0, "title": "Count again", "id": "2-count-again"}`, nil)
 	follows(`{"step":1,"title":"Count again","id":"2-count-again"}`)
 	for what, text := range map[string]string{"half a file": `{"step": 1, "ti`, "another step": `{"step": 99}`, "another address": `{"step": 1, "id": "token=x"}`, "nothing": "", "too much": strings.Repeat(" ", maxPlace) + `{"step": 1}`} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(text), 0o600))
 		t.Log(what)
 		follows("does not say where the trainer is")
 		trainer.call("PUT", "/api/state/"+trainerPlace, fmt.Sprintf(`{"step": 1, "title": "After %s", "id": "x"}`, what), nil)
 		follows("After " + what)
 	}
 	// A pipe that nobody writes holds nothing up, neither the next sentence nor the end of the servers.
-	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)))
 	follows("does not say where the trainer is")
 	trainer.call("PUT", "/api/state/"+trainerPlace, `{"step": 1, "title": "After a pipe", "id": "x"}`, nil)
 	follows("After a pipe")

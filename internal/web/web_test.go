@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -53,9 +54,7 @@ func visit(t testing.TB, address string) *client {
 func serve(t testing.TB, options Options) *client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan *Server, 1)
 	done := make(chan error, 1)
@@ -75,9 +74,7 @@ func serve(t testing.TB, options Options) *client {
 func (c *client) get(url string) *http.Response {
 	c.t.Helper()
 	r, err := c.Get(url)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	c.t.Cleanup(func() { _ = r.Body.Close() })
 	return r
 }
@@ -86,20 +83,14 @@ func (c *client) get(url string) *http.Response {
 func (c *client) call(method, path, body string, v any) (code int, text string) {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	r.Header.Set("Origin", c.base)
 	r.Header.Set(tokenHeader, c.token)
 	answer, err := c.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	defer answer.Body.Close()
 	data, err := io.ReadAll(answer.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	if v != nil {
 		if err := json.Unmarshal(data, v); err != nil {
 			c.t.Fatalf("%s %s: %s, %v: %s", method, path, answer.Status, err, data)
@@ -132,9 +123,7 @@ func (c *client) terminal() *screen {
 func (c *client) join(id int) *screen {
 	c.t.Helper()
 	conn, _, err := c.dial(fmt.Sprintf("/api/terminals/%d/ws?cols=80&rows=24", id), c.base)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	conn.SetReadLimit(1 << 20)
 	c.t.Cleanup(func() { _ = conn.CloseNow() })
 	return &screen{t: c.t, c: c, id: id, conn: conn}
@@ -197,9 +186,7 @@ func (s *screen) until(types ...string) received {
 
 func (s *screen) ask(request string) {
 	s.t.Helper()
-	if err := s.conn.Write(s.t.Context(), websocket.MessageText, []byte(request)); err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, s.conn.Write(s.t.Context(), websocket.MessageText, []byte(request)))
 }
 
 // run asks for a command of a lesson as it is now.
@@ -211,26 +198,20 @@ func (s *screen) run(step, block, command int) {
 func (c *client) request(step, block, command int) string {
 	c.t.Helper()
 	now, err := c.s.lessons.command(step, block, command)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fatal.If(c.t, err)
 	return fmt.Sprintf(`{"type":"run","step":%d,"block":%d,"command":%d,"hash":%q}`, step, block, command, hashOf(now))
 }
 
 func (s *screen) keys(keys string) {
 	s.t.Helper()
-	if err := s.conn.Write(s.t.Context(), websocket.MessageBinary, []byte(keys)); err != nil {
-		s.t.Fatal(err)
-	}
+	fatal.If(s.t, s.conn.Write(s.t.Context(), websocket.MessageBinary, []byte(keys)))
 }
 
 // clone makes a small clone whose step 1 has these console blocks.
 func clone(t testing.TB, blocks ...string) workspace.Workspace {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	text := "# One\n"
 	for _, b := range blocks {
 		text += "\n```console\n" + b + "\n```\n"
@@ -280,9 +261,7 @@ func TestWholeLessonInATerminal(t *testing.T) {
 func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (commands int) {
 	t.Helper()
 	step, err := e.Workspace().Step(number)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	proxy := e.Proxy()
 	c := serve(t, Options{Workspace: e.Workspace(), Prefix: prefix,
 		Env: append(workspace.Without(e.Cluster().Environ(), lesson.PrefixVariable), prefix.Environ(), "KUBECONFIG="+proxy.Kubeconfig)})
@@ -292,13 +271,9 @@ func walk(t *testing.T, e *testenv.Env, prefix lesson.Prefix, number string) (co
 	before := 0 // the page counts the blocks of a step's documents on
 	for _, file := range step.Documents() {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		doc, err := readme.Parse(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		// Each document begins with the namespace that the one before it has deleted.
 		removeNamespace(t, e, prefix.Namespace(step))
 		for i, b := range doc.Blocks {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 func lookup(env []string, name string) (value string, found bool) {
@@ -81,17 +83,13 @@ func TestNoProxy(t *testing.T) {
 func TestGoWorkAboveIsIgnored(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "clone")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(dir, 0o755))
 	for name, text := range map[string]string{
 		filepath.Join(top, "go.work"): "go 1.26.0\n",
 		filepath.Join(dir, "go.mod"):  "module example.com/clone\n\ngo 1.26.0\n",
 		filepath.Join(dir, "main.go"): "package main\n\nfunc main() {}\n",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	list := func(env []string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "go", "list", "./...")
@@ -112,9 +110,7 @@ func TestGoWorkAboveIsIgnored(t *testing.T) {
 // for make's own.
 func TestTheMakefileUnexportsTheSame(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := slices.DeleteFunc(slices.Clone(leadAstray), func(name string) bool { return strings.HasPrefix(name, "M") })
 	if line := "\nunexport " + strings.Join(want, " ") + "\n"; !strings.Contains(string(makefile), line) {
 		t.Errorf("the Makefile has no line%s", line)

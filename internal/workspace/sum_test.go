@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -18,9 +19,7 @@ func TestSum(t *testing.T) {
 	sum := func() string {
 		t.Helper()
 		s, err := Sum(root, filepath.Join(root, "work"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return s
 	}
 	write("a/main.go", "package main")
@@ -36,9 +35,7 @@ func TestSum(t *testing.T) {
 		}
 		before = sum()
 	}
-	if err := os.Rename(filepath.Join(root, "b"), filepath.Join(root, "c")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(filepath.Join(root, "b"), filepath.Join(root, "c")))
 	if sum() == before {
 		t.Error("another name does not count")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 )
 
@@ -28,14 +29,10 @@ func TestFind(t *testing.T) {
 	w := clone(t)
 	t.Chdir(filepath.Join(w.Root, "internal", "x"))
 	got, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// A temporary folder may itself be reached through a symbolic link.
 	want, err := filepath.EvalSymlinks(w.Root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if real, err := filepath.EvalSymlinks(got.Root); err != nil || real != want {
 		t.Errorf("Find() = %q, %v, want %q", got.Root, err, want)
 	}
@@ -75,13 +72,9 @@ func TestWriteWhole(t *testing.T) {
 	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
 	testfile.Write(t, other, "theirs")
 	file := filepath.Join(dir, "place.json")
-	if err := os.Symlink(other, filepath.Join(dir, ".place.json.new")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(other, filepath.Join(dir, ".place.json.new")))
 	for _, text := range []string{"one", "two"} {
-		if err := WriteWhole(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, WriteWhole(file, []byte(text), 0o600))
 		if data, err := os.ReadFile(file); err != nil || string(data) != text {
 			t.Errorf("the file holds %q, want %q (%v)", data, text, err)
 		}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray/report"
@@ -31,21 +32,15 @@ func BenchmarkEventToWindow(b *testing.B) {
 	e := testenv.New(b)
 	proxy := e.Proxy()
 	dir, err := os.MkdirTemp("", "xray") // short enough for a socket
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	defer os.RemoveAll(dir)
 	hub, err := NewHub(proxy.Proxy, filepath.Join(dir, "socket"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	defer hub.Close()
 	server := httptest.NewServer(hub.Handler())
 	defer server.Close()
 	window, _, err := websocket.Dial(b.Context(), server.URL+"/ws", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	window.SetReadLimit(-1)
 
 	var mu sync.Mutex
@@ -73,13 +68,9 @@ func BenchmarkEventToWindow(b *testing.B) {
 		}
 	}()
 	client, err := kubernetes.NewForConfig(proxy.Config())
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	w, err := client.CoreV1().ConfigMaps(e.Namespace).Watch(b.Context(), metav1.ListOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	go func() {
 		for event := range w.ResultChan() {
 			if cm, ok := event.Object.(*corev1.ConfigMap); ok && event.Type == "ADDED" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/xray"
 )
 
@@ -131,9 +132,7 @@ func TestUnknownButton(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
 	resp, err := http.Post(r.url+"/faults/none", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusBadRequest {
 		t.Error(resp.Status)

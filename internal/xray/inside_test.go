@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/xray"
 )
 
@@ -138,9 +139,7 @@ func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 		"?program=long&pid=1": `{"kind":"step","key":"` + strings.Repeat("x", 1<<20) + `"}`,
 	} {
 		resp, err := client.Post("http://xray/report"+query, "", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", query, resp.Status)
@@ -149,9 +148,7 @@ func TestTheSocketRefusesWhatIsNoReport(t *testing.T) {
 	// A program says nothing about the wire, nor in another one's name.
 	resp, err := client.Post("http://xray/report?program=liar&pid=1", "", strings.NewReader(
 		`{"kind":"event","object":"forged"}`+"\n"+`{"kind":"step","program":"kubectl","pid":2,"key":"own","reason":"`+strings.Repeat("y", 5000)+`"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_ = resp.Body.Close()
 	own := r.Until("its step", func(i xray.Item) bool { return i.Key == "own" })
 	if own.Program != "liar" || own.PID != 1 || len(own.Reason) > 400 {

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 )
 
@@ -32,20 +33,14 @@ func TestSearchesForOwnersAreBounded(t *testing.T) {
 // Only this user reports to the X-ray and steers its proxy.
 func TestModeOfTheSocket(t *testing.T) {
 	proxy, err := faultproxy.Start(&rest.Config{Host: "http://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(proxy.Close)
 	dir, err := os.MkdirTemp("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "xray")
 	hub, err := NewHub(proxy, socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = hub.Close() })
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has the mode %v (%v)", info.Mode(), err)

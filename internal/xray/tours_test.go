@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/xray"
 )
 
@@ -110,9 +111,7 @@ func TestTours(t *testing.T) {
 	t.Parallel()
 	r := enter(t)
 	resp, err := http.Get(r.url + "/tours/tours.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer resp.Body.Close()
 	var tours []struct {
 		Name, Title string

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray"
@@ -66,9 +67,7 @@ type view struct {
 func look(t testing.TB, url string) *view {
 	t.Helper()
 	conn, _, err := websocket.Dial(t.Context(), url+"/ws", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	conn.SetReadLimit(16 << 20)
 	v := &view{t: t, conn: conn, came: make(chan struct{}, 1)}
 	ended := make(chan struct{})
@@ -142,9 +141,7 @@ func (r *room) watch() *testenv.Process {
 func (r *room) press(button string) string {
 	r.t.Helper()
 	resp, err := http.Post(r.url+"/faults/"+button, "", nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fatal.If(r.t, err)
 	defer resp.Body.Close()
 	var answer struct{ Message string }
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK || answer.Message == "" {

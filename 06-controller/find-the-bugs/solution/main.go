@@ -188,9 +188,8 @@ func (c *controller) sync(ctx context.Context, key cache.ObjectName) error {
 		}
 	}
 
-	status := v1alpha1.IcecreamStatus{
-		ObservedGeneration: ice.Generation, Replicas: &d.Status.Replicas, AvailableReplicas: &d.Status.AvailableReplicas,
-	}
+	status := *ice.Status.DeepCopy()
+	status.ObservedGeneration, status.Replicas, status.AvailableReplicas = ice.Generation, &d.Status.Replicas, &d.Status.AvailableReplicas
 	if equality.Semantic.DeepEqual(ice.Status, status) {
 		return nil
 	}

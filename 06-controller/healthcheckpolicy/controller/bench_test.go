@@ -21,6 +21,7 @@ import (
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // benchPod is a pod as a Deployment makes it and a kubelet reports it. Further
@@ -130,16 +131,10 @@ func heapPerPod(b *testing.B, data [][]byte, keep func(*corev1.Pod) (any, error)
 	store := cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, indexers)
 	for _, d := range data {
 		p := &corev1.Pod{}
-		if err := p.Unmarshal(d); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, p.Unmarshal(d))
 		kept, err := keep(p)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := store.Add(kept); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
+		fatal.If(b, store.Add(kept))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -189,16 +184,12 @@ func cpuPerEvent(b *testing.B, pods, policies, events int) float64 {
 			b.Fatalf("pod %s is not in the cache: %v", key, err)
 		}
 		old, err := podIn(obj)
-		if err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
 		now := *old
 		now.Labels = maps.Clone(old.Labels)
 		now.Labels["event"] = fmt.Sprint(n)
 		now.ResourceVersion = fmt.Sprint(1_000_000 + n)
-		if err := c.pods.Update(&now); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, c.pods.Update(&now))
 		c.podChanged("pod updated", old, &now)
 		policy := cache.NewObjectName("bench", policyOf(i))
 		if again, err := c.reconcile(ctx, policy); err != nil || again != 0 {
@@ -215,18 +206,12 @@ func policyOf(pod int) string { return fmt.Sprintf("policy-%03d", pod/100) }
 func settledController(b *testing.B, pods, policies int) *Controller {
 	b.Helper()
 	clients, err := Connect(&rest.Config{Host: "http://127.0.0.1:1"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	clients.Recorder = &events.FakeRecorder{}
 	c, err := New(clients, "bench", 0, clock.RealClock{}, loop.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	for i := range pods {
-		if err := c.pods.Add(reduce(benchPod(i, map[string]string{"team": policyOf(i)}, 0))); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, c.pods.Add(reduce(benchPod(i, map[string]string{"team": policyOf(i)}, 0))))
 	}
 	for i := range policies {
 		policy := &v1alpha1.HealthCheckPolicy{
@@ -239,9 +224,7 @@ func settledController(b *testing.B, pods, policies int) *Controller {
 			b.Fatalf("%s: %d changes, %d pods pass: %v", p.key, len(changes), p.passed, err)
 		}
 		policy.Status = *p.statusOf()
-		if err := c.policies.Add(policy); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, c.policies.Add(policy))
 	}
 	return c
 }
@@ -250,8 +233,6 @@ func settledController(b *testing.B, pods, policies int) *Controller {
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

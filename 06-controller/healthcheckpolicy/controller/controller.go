@@ -315,13 +315,9 @@ func (p *pass) waits(pod *pod, o obstacle, within time.Duration) {
 	p.keepObserved = p.keepObserved || pod.finished
 }
 
-const (
-	// maxNoteBytes is how much the API server takes as the note of an Event.
-	maxNoteBytes = 1024
-	// eventBurst is how many Events about a policy may follow each other closely;
-	// later ones have to wait five minutes each, as with client-go's older recorder.
-	eventBurst = 25
-)
+// eventBurst is how many Events about a policy may follow each other closely;
+// later ones have to wait five minutes each, as with client-go's older recorder.
+const eventBurst = 25
 
 // event records one Event about what a policy has done to pods, related to the first
 // of them. It says how many others there are, with those that the limit has left out.
@@ -346,5 +342,5 @@ func (c *Controller) event(p *pass, pods []*pod, kind, reason, action, note stri
 	// Without a resourceVersion, by which two Events about the same thing would not be seen to be the same.
 	policy := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.HealthCheckPolicyKind.Kind,
 		Namespace: p.key.Namespace, Name: p.key.Name, UID: m.uid}
-	c.recorder.Eventf(policy, related, kind, reason, action, "%s%s", cut(note, maxNoteBytes-len(count)), count)
+	c.recorder.Eventf(policy, related, kind, reason, action, "%s%s", loop.Cut(note, loop.MaxNote-len(count)), count)
 }

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // Each pass has one Event for all of its pods, and a policy has 25 at once. None is lost silently.
@@ -25,7 +27,7 @@ func TestEventsAreLimitedAndCounted(t *testing.T) {
 		t.Fatalf("%d Events, want %d", n, eventBurst)
 	}
 	for range eventBurst {
-		if e := <-recorder.Events; !strings.HasSuffix(e, " (and 2 more)") || len(e) > maxNoteBytes+len("Normal Marked ") {
+		if e := <-recorder.Events; !strings.HasSuffix(e, " (and 2 more)") || len(e) > loop.MaxNote+len("Normal Marked ") {
 			t.Errorf("the Event %q does not count the others, or is too long", e)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // This file decides and does nothing: its functions depend on their arguments only.
@@ -30,15 +31,7 @@ func markText(p *pod, required probes) string {
 			parts = append(parts, c.name+": "+missing.String())
 		}
 	}
-	return cut(strings.Join(parts, "; "), maxMarkBytes)
-}
-
-// cut shortens a text to so many bytes. One that was cut ends with "...".
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most-len("...")], "") + "..."
+	return loop.Cut(strings.Join(parts, "; "), maxMarkBytes)
 }
 
 // A wish is the mark that a pod should carry.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // aPod makes a pod of containers such as "web: liveness, startup".
@@ -187,9 +188,7 @@ func TestAnchorsMissNothing(t *testing.T) {
 			s.MatchExpressions = append(s.MatchExpressions, r)
 		}
 		selector, err := metav1.LabelSelectorAsSelector(&s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		p := aPod("web")
 		p.Labels = map[string]string{}
 		for range random.IntN(4) {
@@ -229,9 +228,7 @@ func TestAnchorsAreAsFewAsPossible(t *testing.T) {
 		{metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "In", Values: []string{"web", "web"}}}}, []string{"n app=web"}},
 	} {
 		selector, err := metav1.LabelSelectorAsSelector(&c.selector)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if diff := cmp.Diff(c.want, anchors("n", selector)); diff != "" {
 			t.Errorf("anchors of %s (-want +got):\n%s", selector, diff)
 		}

@@ -154,6 +154,10 @@ func (c *Controller) leave(ctx context.Context, p *pass) {
 		return
 	}
 	held := slices.Contains(p.policy.Finalizers, v1alpha1.TakeBackFinalizer)
+	if o := p.memory.finalizer; held && time.Now().Before(o.until) {
+		p.heldBy(o)
+		return
+	}
 	marked, err := c.marked(p)
 	if held && !c.writes.Certain(p.key, c.pods) {
 		marked, err = c.markedLive(ctx, p)
@@ -192,12 +196,21 @@ func (c *Controller) letGo(ctx context.Context, p *pass) {
 	}
 }
 
-// hindered notes an error about the policy itself. The status says it, if it will stay.
+// hindered notes an error about the policy itself. If it will stay, the status says so, and the next
+// try has to wait, also for the event of that status.
 func (p *pass) hindered(err error) {
 	if answer := answerOf(err); answer == forbidden || answer == refused {
-		p.add(answer.reason(), nil, serverMessage(err))
+		p.memory.finalizer = p.memory.finalizer.again(answer.reason(), serverMessage(err), time.Now(), loop.RetryAfter(err))
+		p.heldBy(p.memory.finalizer)
+		return
 	}
 	p.errs = append(p.errs, err)
+}
+
+// heldBy says what keeps the policy from going, and when that is tried again.
+func (p *pass) heldBy(o obstacle) {
+	p.add(o.reason, nil, o.message)
+	p.lookAgain(time.Until(o.until))
 }
 
 // markedLive asks the API server which pods carry a policy's mark.

@@ -21,7 +21,7 @@ type memory struct {
 	generation int64
 
 	obstacles map[requestKey]obstacle
-	finalizer obstacle           // what keeps the policy from getting its finalizer
+	finalizer obstacle           // what keeps the policy from getting its finalizer, or from losing it
 	evicted   map[types.UID]bool // pods that the API server has agreed to evict, though the cache still shows them alive
 	brake     brake
 	pace      pace

@@ -14,6 +14,7 @@ import (
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/06-controller/loop"
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 type panicking struct{}
@@ -23,14 +24,10 @@ func (panicking) RoundTrip(*http.Request) (*http.Response, error) { panic("poiso
 // The marks of one policy are written by goroutines that the loop does not see.
 func TestAPanicWhileMarkingIsAnError(t *testing.T) {
 	clients, err := Connect(&rest.Config{Host: "http://127.0.0.1:1", Transport: panicking{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	clients.Recorder = &events.FakeRecorder{}
 	c, err := New(clients, "n", 0, clock.RealClock{}, loop.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	policy := policyWith(metav1.LabelSelector{})
 	policy.Spec.Action, policy.Spec.PodLabel = v1alpha1.ActionLabel, "lacks"
 	p := aPass(policy, noon)

@@ -27,6 +27,7 @@ func TestAnswers(t *testing.T) {
 		{"another manager has the key", with(http.StatusConflict, metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict}), keyConflict},
 		{"uid mismatch", apierrors.NewConflict(pods, "p", errors.New("uid mismatch")), podGone},
 		{"not found", apierrors.NewNotFound(pods, "p"), podGone},
+		{"not found, though it is there", fmt.Errorf("%w, %w", apierrors.NewNotFound(pods, "p"), errUnchanged), refused},
 		{"replaced", with(http.StatusUnprocessableEntity, metav1.StatusCause{Field: "metadata.uid"}), podGone},
 		{"another field is invalid", with(http.StatusUnprocessableEntity, metav1.StatusCause{Field: "metadata.labels"}), refused},
 		{"bad request", code(http.StatusBadRequest), refused},

@@ -74,7 +74,7 @@ func (o *outcome) enforced() (reason, message string) {
 	}
 	message = strings.Join(counts, "; ")
 	if said != "" {
-		message += ". The server says: " + cut(said, maxServerMessage)
+		message += ". The server says: " + loop.Cut(said, maxServerMessage)
 	}
 	return reason, message
 }
@@ -96,7 +96,7 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 		}
 	case p.invalidSelector != nil:
 		status.Statistics = nil
-		message := cut(p.invalidSelector.Error(), maxServerMessage) // it quotes the selector, which can be long
+		message := loop.Cut(p.invalidSelector.Error(), maxServerMessage) // it quotes the selector, which can be long
 		p.set(status, v1alpha1.ConditionCompliant, metav1.ConditionUnknown, v1alpha1.ReasonInvalidSelector, message)
 		p.set(status, v1alpha1.ConditionEnforced, metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, message)
 		status.ObservedGeneration = p.policy.Generation

@@ -30,7 +30,11 @@ const Manager = "icecream-controller"
 
 // patience is how long to wait for a cache that does not show our own write
 // yet. The event of that write brings the key back sooner, unless it is lost.
-const patience = time.Second
+// patienceWithOthers is how long to wait for the answer to another Icecream.
+const (
+	patience           = time.Second
+	patienceWithOthers = 200 * time.Millisecond
+)
 
 // A Controller gives each Icecream a Deployment, and reports on it.
 type Controller struct {
@@ -43,7 +47,10 @@ type Controller struct {
 	icecreams, deployments, pods cache.Indexer
 	factories                    []loop.Informers
 	writes                       loop.Writes
+	makingAgain                  sync.Map // namespaces in which a Deployment is made for an Icecream that has had one
+	open                         sync.Map // namespaces in which one was made in the last second
 	closed                       sync.Map // UIDs of Icecreams, by their names, for which the API server creates nothing any more
+	refusals                     sync.Map // names of Icecreams whose last report is a refusal, which is tried again
 }
 
 // The names of the indexes. Each answers a question of an event or of a phase
@@ -106,10 +113,12 @@ func (c *Controller) Ready() bool { return c.loop.Ready() }
 // and any whose pod has moved.
 
 func (c *Controller) icecreamChanged(what string, old, now metav1.Object) {
-	if old != nil && now != nil && refused(now.(*v1alpha1.Icecream)) && onlyStatusChanged(old.(*v1alpha1.Icecream), now.(*v1alpha1.Icecream)) {
+	key := cache.MetaObjectToName(newest(old, now))
+	// Without a report of ours, somebody else has written the refusal, such as a restore, and nothing else would bring us back.
+	if _, ours := c.refusals.Load(key); ours && old != nil && now != nil && refused(now.(*v1alpha1.Icecream)) && onlyStatusChanged(old.(*v1alpha1.Icecream), now.(*v1alpha1.Icecream)) {
 		return // our own report of a refusal is no reason to ask again: with a message that differs each time, that would never end
 	}
-	c.loop.Add(cache.MetaObjectToName(newest(old, now)), "Icecream "+what)
+	c.loop.Add(key, "Icecream "+what)
 }
 
 func (c *Controller) deploymentChanged(what string, old, now metav1.Object) {
@@ -158,6 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	if !exists || o.(*v1alpha1.Icecream).DeletionTimestamp != nil {
 		c.writes.Forget(key)
 		c.closed.Delete(key)
+		c.refusals.Delete(key)
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	c.loop.Phase(key, "catch up")
@@ -173,6 +183,9 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 
 	c.loop.Phase(key, "own")
 	deployment, wrote, err := c.own(ctx, ice)
+	if errors.Is(err, loop.ErrBehind) {
+		return patienceWithOthers, err
+	}
 	if err != nil {
 		return 0, c.failed(ctx, ice, first(olds), err)
 	}
@@ -226,6 +239,15 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if exists {
 		return o.(*appsv1.Deployment), false, nil
 	}
+	// A namespace that goes takes many Deployments with it. Whether it goes, one of their Icecreams finds out for all.
+	if ice.Status.ObservedGeneration > 0 {
+		if _, open := c.open.Load(ice.Namespace); !open {
+			if _, another := c.makingAgain.LoadOrStore(ice.Namespace, true); another {
+				return nil, false, loop.ErrBehind
+			}
+			defer c.makingAgain.Delete(ice.Namespace)
+		}
+	}
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
 	}
@@ -238,6 +260,11 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		c.close(ice.Namespace)
 		return nil, false, nil
+	}
+	if created {
+		if _, known := c.open.LoadOrStore(ice.Namespace, true); !known {
+			time.AfterFunc(time.Second, func() { c.open.Delete(ice.Namespace) })
+		}
 	}
 	return d, created, err
 }
@@ -351,6 +378,7 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []
 	if err != nil || !owned(ice, now) || !available(ice, now) {
 		return false, fmt.Errorf("the new Deployment has changed: %w", loop.ErrStale)
 	}
+	var kept []error // one that may not go keeps no other
 	for _, old := range olds {
 		// The preconditions make sure that what goes is what we have looked at:
 		// not another Deployment of that name, nor one that was taken from us.
@@ -361,13 +389,13 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			return retired, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err)
+			kept = append(kept, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err))
 		default:
 			retired = true
 			c.loop.Wrote(cache.MetaObjectToName(ice), "delete", "the new Deployment is available")
 		}
 	}
-	return retired, nil
+	return retired, errors.Join(kept...)
 }
 
 // confirm asks the API server whether the Icecream still asks for the same: before
@@ -411,6 +439,11 @@ func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	pods, err := c.pods.ByIndex(byLabel, ice.Namespace+"/"+string(ice.UID))
 	if err != nil {
 		return false, err
+	}
+	if p.reason == v1alpha1.ReasonRefused {
+		c.refusals.Store(cache.MetaObjectToName(ice), true) // before the write, whose event may come before its answer
+	} else {
+		c.refusals.Delete(cache.MetaObjectToName(ice))
 	}
 	status := statusOf(ice, d, pods, p)
 	if equality.Semantic.DeepEqual(ice.Status, status) {

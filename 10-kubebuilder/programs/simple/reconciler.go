@@ -135,8 +135,11 @@ func (r *Reconciler) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 		available.Status, available.Reason = metav1.ConditionTrue, v1alpha1.ReasonAvailable
 	case errors.Is(failed, errForeign):
 		available.Reason, available.Message = v1alpha1.ReasonErrResourceExists, failed.Error()
-	case apierrors.IsForbidden(failed), apierrors.IsInvalid(failed): // this may stay so
+	case apierrors.IsBadRequest(failed), apierrors.IsForbidden(failed), apierrors.IsInvalid(failed): // this may stay so
 		available.Reason, available.Message = v1alpha1.ReasonRefused, failed.Error()
+		if is := meta.FindStatusCondition(status.Conditions, available.Type); is != nil && is.Reason == available.Reason && is.ObservedGeneration == available.ObservedGeneration {
+			available.Message = is.Message // other words each time would bring it back at once each time
+		}
 	case failed != nil:
 		return nil // this will pass
 	}

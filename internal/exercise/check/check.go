@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -50,21 +51,13 @@ func Exercises(t *testing.T, checks Checks) {
 	t.Helper()
 	t.Parallel()
 	ws, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	step, err := ws.Step(filepath.Base(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tasks, err := exercise.Of(step)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(tasks) != len(checks) {
 		t.Errorf("%d tasks and %d checks: each task has one", len(tasks), len(checks))
 	}
@@ -89,12 +82,8 @@ func Exercises(t *testing.T, checks Checks) {
 func report(t *testing.T, task exercise.Task, v exercise.Verdict) {
 	t.Helper()
 	data, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(os.Getenv(exercise.VerdictsEnv), task.Name+".json"), data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(filepath.Join(os.Getenv(exercise.VerdictsEnv), task.Name+".json"), data, 0o644))
 }
 
 func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C)) {
@@ -103,17 +92,13 @@ func prove(t *testing.T, ws workspace.Workspace, task exercise.Task, f func(*C))
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			variant, err := files()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			of := task.Name
 			if mistake == "" && task.Shares() { // the tasks of a folder have one starter and one solution
 				of = task.Folder
 			}
 			tree := ws.Path("exercises", "proof", task.Step.Name+"-"+of, strings.ReplaceAll(name, " ", "-"))
-			if err := once(&written, tree, func() error { return task.WriteTree(ws, tree, variant) }); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, once(&written, tree, func() error { return task.WriteTree(ws, tree, variant) }))
 			if v := run(t, ws, task, tree, f); v.Outcome != want || v.Mistake != mistake {
 				t.Errorf("the check says %+v\nwant %s %q", v, want, mistake)
 			}
@@ -283,9 +268,7 @@ func (c *C) ProgramOf(folder, main string) string {
 func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	c.T.Helper()
 	folder, err := filepath.Rel(c.tree, dir)
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	fatal.If(c.T, err)
 	build := func(ctx context.Context, binary string) error {
 		return testenv.GoBuild(ctx, c.tree, "./"+filepath.ToSlash(folder), binary, c.T.TempDir(), options...)
 	}
@@ -373,9 +356,7 @@ func Patience(learner time.Duration) time.Duration {
 // Must ends the test with an error that is no fault of the files that are checked.
 func (c *C) Must(err error) {
 	c.T.Helper()
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	fatal.If(c.T, err)
 }
 
 // done ends the check if the task is not done.

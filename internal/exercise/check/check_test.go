@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -73,9 +74,7 @@ func crashed() (log string, line int) {
 func TestFindCrash(t *testing.T) {
 	t.Parallel()
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	log, line := crashed()
 	got := findCrash("I0102 \"Working\"\n"+log, dir)
 	if got == nil {

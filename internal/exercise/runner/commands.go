@@ -107,8 +107,11 @@ func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
 			fmt.Printf("Note: %v\n", err)
 		}
 	}
-	fmt.Printf("\n%s says whether it is done, %s does so at each save, and %s helps.\n",
-		terminal.Bold.Paint(os.Stdout, fmt.Sprintf("make check N=%d", tasks[0].Step.Number)), fmt.Sprintf("make watch N=%d", tasks[0].Step.Number), fmt.Sprintf("make hint N=%d", tasks[0].Step.Number))
+	args := fmt.Sprintf("N=%d", tasks[0].Step.Number)
+	if v.task != "" {
+		args = tasks[0].Args()
+	}
+	fmt.Printf("\n%s says whether it is done, make watch %s does so at each save, and make hint %s helps.\n", terminal.Bold.Paint(os.Stdout, "make check "+args), args, args)
 	return nil
 }
 
@@ -273,6 +276,13 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 func Explain(t exercise.Task, v exercise.Verdict) {
 	if v.Outcome == exercise.Broken {
 		fmt.Println(v.Output)
+		said := map[string]bool{}
+		for _, name := range undefined.FindAllStringSubmatch(v.Output, -1) {
+			if line, err := t.ImportOf(name[1]); err == nil && line != "" && !said[line] {
+				fmt.Printf("  perhaps   import %s\n", line)
+				said[line] = true
+			}
+		}
 		return
 	}
 	// Editors know this form: file, line, message.
@@ -283,6 +293,9 @@ func Explain(t exercise.Task, v exercise.Verdict) {
 	}
 	fmt.Printf("  hint      make hint %s\n", t.Args())
 }
+
+// undefined is what the compiler says of a package that is not imported, among others.
+var undefined = regexp.MustCompile(`undefined: (\w+)`)
 
 // compiled is a line of the compiler's about a learner's file.
 var compiled = regexp.MustCompile(`(?m)^([^\s:]+):(\d+)(?::\d+)?: (.+)$`)

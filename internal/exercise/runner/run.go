@@ -55,9 +55,10 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	for _, t := range tasks {
 		names = append(names, t.Name)
 	}
-	checked := func(error) {}
+	// Most checks end before anybody wonders.
+	what, unannounced := "Checking "+strings.Join(names, ", "), 5*time.Second
 	if long := slices.IndexFunc(tasks, func(t exercise.Task) bool { return t.Takes != "" }); long >= 0 {
-		checked = progress.Start(os.Stdout, fmt.Sprintf("Checking %s, which takes %s", tasks[long].Name, tasks[long].Takes))
+		what, unannounced = fmt.Sprintf("Checking %s, which takes %s", tasks[long].Name, tasks[long].Takes), 0
 	}
 	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute,
 		Args: []string{"-test.run=^" + exercise.TestName + "$/^(" + strings.Join(names, "|") + ")$", "-test.parallel=4", "-test.timeout=10m"},
@@ -65,8 +66,16 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	if err != nil {
 		return nil, err
 	}
-	failed := p.Wait()
-	checked(nil)
+	checked := make(chan error, 1)
+	go func() { checked <- p.Wait() }()
+	var failed error
+	select {
+	case failed = <-checked:
+	case <-time.After(unannounced):
+		done := progress.Start(os.Stdout, what)
+		failed = <-checked
+		done(nil)
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

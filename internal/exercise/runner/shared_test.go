@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -32,9 +33,7 @@ func TestTasksOfOneFolder(t *testing.T) {
 		write("01-curl/exercises/"+name+".yaml", fmt.Sprintf(task, folder))
 	}
 	step, err := ws.Step("1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tasks, err := exercise.Of(step)
 	if err != nil || len(tasks) != 4 {
 		t.Fatal(tasks, err)
@@ -42,9 +41,7 @@ func TestTasksOfOneFolder(t *testing.T) {
 	checked := func(task string) (names []string) {
 		t.Helper()
 		all, err := tasksToCheck(ws, variables{step: "1", task: task})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, t := range all {
 			names = append(names, t.Name)
 		}
@@ -60,14 +57,10 @@ func TestTasksOfOneFolder(t *testing.T) {
 	want("of alone", checked("alone"), "alone")
 	want("of the step, at first", checked(""), "one", "alone")
 
-	if err := tasks[0].Begin(ws); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tasks[0].Begin(ws))
 	write("work/01-curl/grows/main.go", "mine")
 	now := time.Now()
-	if err := tasks[0].SetState(ws, exercise.State{Passed: &now}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tasks[0].SetState(ws, exercise.State{Passed: &now}))
 	want("of the step, when one has passed", checked(""), "one", "two", "alone")
 	for range 2 {
 		if err := tasks[1].Begin(ws); err != nil {
@@ -78,9 +71,7 @@ func TestTasksOfOneFolder(t *testing.T) {
 		t.Errorf("the file is now %q (%v)", data, err)
 	}
 	progress, err := exercise.ProgressOf(ws, tasks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var states []string
 	for _, p := range progress {
 		states = append(states, p.State)

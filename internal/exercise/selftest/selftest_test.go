@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -36,49 +37,17 @@ type learner struct {
 func newLearner(t *testing.T) *learner {
 	t.Helper()
 	ours, err := workspace.Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	l := &learner{Env: testenv.New(t), t: t}
 	l.ws.Root = l.Folder("a clone")
 	l.kubeconfig = l.Proxy().Kubeconfig
-	err = filepath.WalkDir(ours.Root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(ours.Root, path)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if path != ours.Root && (strings.HasPrefix(d.Name(), ".") || path == exercise.Work(ours)) {
-				return filepath.SkipDir
-			}
-			return os.MkdirAll(filepath.Join(l.ws.Root, rel), 0o755)
-		}
-		info, err := d.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(l.ws.Root, rel), data, info.Mode())
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(l.ws.Path(), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testfile.CopyClone(t, ours.Root, l.ws.Root)
+	fatal.If(t, os.MkdirAll(l.ws.Path(), 0o755))
 	if err := os.Symlink(ours.Bin(""), l.ws.Bin("")); err != nil { // or kubectl would be built again
 		t.Fatal(err)
 	}
 	l.path = l.ws.Path("workshop")
-	if err := testenv.GoBuild(l.Context(), l.ws.Root, "./cmd/workshop", l.path, ""); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, testenv.GoBuild(l.Context(), l.ws.Root, "./cmd/workshop", l.path, ""))
 	return l
 }
 
@@ -89,9 +58,7 @@ func (l *learner) start(args ...string) *proc.Process {
 	l.t.Cleanup(cancel)
 	p, err := proc.Start(ctx, proc.Cmd{Path: l.path, Args: args, Dir: l.ws.Root, Grace: 10 * time.Second,
 		Env: append(workspace.Without(workspace.Environ(), "CLUSTER", "KUBECONFIG"), "CLUSTER=existing", "KUBECONFIG="+l.kubeconfig)})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, err)
 	return p
 }
 
@@ -118,36 +85,26 @@ func (l *learner) edit(name, old, new string) {
 	l.t.Helper()
 	path := filepath.Join(l.ws.Root, name)
 	data, err := os.ReadFile(path)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, err)
 	if !strings.Contains(string(data), old) {
 		l.t.Fatalf("%s does not hold %q", name, old)
 	}
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, new)), 0o755); err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, new)), 0o755))
 }
 
 // solve puts our solution into the learner's copy of a task.
 func (l *learner) solve(name string) exercise.Task {
 	l.t.Helper()
 	tasks, err := exercise.All(l.ws)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	fatal.If(l.t, err)
 	for _, task := range tasks {
 		if task.Name != name {
 			continue
 		}
 		files, err := task.Solution()
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		fatal.If(l.t, err)
 		for file, data := range files {
-			if err := os.WriteFile(filepath.Join(l.ws.Root, task.Shown(file)), data, 0o755); err != nil {
-				l.t.Fatal(err)
-			}
+			fatal.If(l.t, os.WriteFile(filepath.Join(l.ws.Root, task.Shown(file)), data, 0o755))
 		}
 		return task
 	}
@@ -203,9 +160,7 @@ func TestLearner(t *testing.T) {
 			Checks, Hints        int
 		}
 	}
-	if err := json.Unmarshal([]byte(l.run(0, "progress JSON=1")), &progress); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(l.run(0, "progress JSON=1")), &progress))
 	for i, want := range []string{"1.1 passed, 0 hints", "1.2 begun, 2 hints", "1.3 passed, 0 hints lost update"} {
 		p := progress.Tasks[i]
 		if got := strings.TrimSpace(fmt.Sprintf("%s %s, %d hints %s", p.Task, p.State, p.Hints, p.Mistake)); got != want {
@@ -217,13 +172,9 @@ func TestLearner(t *testing.T) {
 	l.run(0, "reset N=1 TASK=counter", "work/.aside/01-curl/counter-")
 	l.edit("01-curl/counter.sh", "set -euo pipefail", "set -euo pipefail # changed")
 	l.run(1, "check N=1 TASK=counter", "the workshop has changed counter.sh of task 1.3; make reset N=1 TASK=counter")
-	if err := os.Chmod(filepath.Join(l.ws.Root, counter.Shown("counter.sh")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chmod(filepath.Join(l.ws.Root, counter.Shown("counter.sh")), 0o644))
 	l.run(1, "check N=1 TASK=counter", "work/01-curl/counter/counter.sh cannot be run: chmod +x")
-	if err := os.Remove(filepath.Join(l.ws.Root, counter.Shown("counter.sh"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(filepath.Join(l.ws.Root, counter.Shown("counter.sh"))))
 	l.run(1, "check N=1 TASK=counter", "work/01-curl/counter/counter.sh is not there", "make reset N=1 TASK=counter")
 
 	cm, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), "counter", metav1.GetOptions{})
@@ -266,9 +217,7 @@ func TestLearnerOfGo(t *testing.T) {
 	l.run(0, "exercise N=2 TASK=pages")
 	watch = l.start("watch", "N=2", "TASK=pages")
 	saw("Save a file in work/02-clientset/pages")
-	if err := watch.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, watch.Signal(os.Interrupt))
 	if err := watch.Wait(); err != nil {
 		t.Errorf("watch after an interrupt: %v", err)
 	}

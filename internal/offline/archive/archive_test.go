@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // clone makes what Unpack looks at of a clone, and an empty module cache.
@@ -29,9 +31,7 @@ func clone(t *testing.T, pins string) Machine {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)))
 }
 
 const packName = "pack.tar.gz"
@@ -53,9 +53,7 @@ func files(t *testing.T, folders ...string) map[string]string {
 			found[filepath.ToSlash(name)] = string(data)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	return found
 }
@@ -65,9 +63,7 @@ func made(t *testing.T) []byte {
 	t.Helper()
 	from := clone(t, "module\n")
 	pins, err := Pins(from.Clone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
 	sources := map[string]string{}
 	for name, text := range map[string]string{
@@ -80,9 +76,7 @@ func made(t *testing.T) []byte {
 		sources[name] = file
 	}
 	var b bytes.Buffer
-	if err := Write(t.Context(), &b, Manifest{OS: "linux", Arch: "amd64", Commit: "0123456789abcdef", Pins: pins}, sources); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Write(t.Context(), &b, Manifest{OS: "linux", Arch: "amd64", Commit: "0123456789abcdef", Pins: pins}, sources))
 	return b.Bytes()
 }
 
@@ -97,9 +91,7 @@ func unpackTo(t *testing.T, to Machine, archive []byte) error {
 func TestUnpack(t *testing.T) {
 	to := clone(t, "module\n")
 	write(t, filepath.Join(to.Clone, ".workshop", "bin", "etcd"), "an older one")
-	if err := unpackTo(t, to, made(t)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unpackTo(t, to, made(t)))
 	for _, repeat := range []string{"first", "second"} {
 		got := files(t, to.Clone, to.ModuleCache)
 		if len(got) != 3 || got[".workshop/bin/etcd"] != "a program" || got[".workshop/bin/.stamps/etcd"] != "its stamp" ||
@@ -109,9 +101,7 @@ func TestUnpack(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(to.Clone, ".workshop", "bin", "etcd")); err != nil || info.Mode()&0o100 == 0 {
 			t.Errorf("the program cannot be run: %v %v", info, err)
 		}
-		if err := unpackTo(t, to, made(t)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, unpackTo(t, to, made(t)))
 	}
 }
 
@@ -143,9 +133,7 @@ func TestRefusesForeignPacks(t *testing.T) {
 func rewritten(t *testing.T, archive []byte, change func(h *tar.Header)) []byte {
 	t.Helper()
 	gz, err := gzip.NewReader(bytes.NewReader(archive))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var b bytes.Buffer
 	out := gzip.NewWriter(&b)
 	from, to := tar.NewReader(gz), tar.NewWriter(out)
@@ -160,16 +148,12 @@ func rewritten(t *testing.T, archive []byte, change func(h *tar.Header)) []byte 
 		if h.Typeflag != tar.TypeReg {
 			h.Size = 0
 		}
-		if err := to.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, to.WriteHeader(h))
 		if _, err := io.CopyN(to, from, h.Size); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(to.Close(), out.Close()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(to.Close(), out.Close()))
 	return b.Bytes()
 }
 
@@ -246,9 +230,7 @@ func TestWriteRefusesOtherFolders(t *testing.T) {
 // make unpack comes before there is any module.
 func TestUnpackNeedsNoModule(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "../../../cmd/unpack").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	modules := map[string]bool{}
 	for _, m := range strings.Fields(string(output)) {
 		modules[m] = true

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -44,9 +45,7 @@ func TestFurtherKwokCluster(t *testing.T) {
 		},
 	}
 	further, err := cluster.NewKwok(ws, "selftest", options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := further.Down(context.WithoutCancel(ctx), io.Discard); err != nil {
 			t.Error(err)
@@ -60,13 +59,9 @@ func TestFurtherKwokCluster(t *testing.T) {
 		t.Error("Up does not say that it has made the cluster")
 	}
 	config, err := further.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	client, err := further.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if service, err := client.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{}); err != nil || service.Spec.ClusterIP != "10.77.0.1" {
 		t.Errorf("service kubernetes: %v, %v; the flag of the API server has no effect", service.Spec.ClusterIP, err)
 	}
@@ -88,9 +83,7 @@ func TestFurtherKwokCluster(t *testing.T) {
 
 	// The same name with other options is not what is up.
 	other, err := cluster.NewKwok(ws, "selftest", cluster.KwokOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if state, detail := other.State(ctx); state != cluster.Broken {
 		t.Errorf("with other options the cluster is %s (%s)", state, detail)
 	}
@@ -102,25 +95,17 @@ func TestFurtherKwokCluster(t *testing.T) {
 		}
 	}
 	for _, component := range []string{"kube-apiserver", "etcd"} {
-		if err := further.Kill(ctx, component); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, further.Kill(ctx, component))
 		if component == "kube-apiserver" { // whose port must be free at once
 			listener, err := net.Listen("tcp", strings.TrimPrefix(config.Host, "https://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := listener.Close(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
+			fatal.If(t, listener.Close())
 		}
 		state(further, cluster.Broken, component)
 		state(first, cluster.Ready, "")
 	}
 	for _, component := range []string{"etcd", "kube-apiserver"} {
-		if err := further.Start(ctx, component); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, further.Start(ctx, component))
 	}
 	e.Eventually(30*time.Second, func(ctx context.Context) error {
 		_, err := client.CoreV1().ConfigMaps("default").Get(ctx, cm.Name, metav1.GetOptions{})
@@ -128,22 +113,16 @@ func TestFurtherKwokCluster(t *testing.T) {
 	})
 
 	// What another command of this clone finds, it repairs, with the same options.
-	if err := further.Kill(ctx, "kube-scheduler"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, further.Kill(ctx, "kube-scheduler"))
 	found, _, err := cluster.Select(ctx, ws, "kwok-selftest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out.Reset()
 	if err := found.Up(ctx, &out); err != nil || found.Created() || !strings.Contains(out.String(), "its objects are still there") {
 		t.Errorf("repair: %v, created %v\n%s", err, found.Created(), out.String())
 	}
 	state(further, cluster.Ready, "")
 
-	if err := further.Down(ctx, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, further.Down(ctx, io.Discard))
 	state(further, cluster.Absent, "")
 	state(first, cluster.Ready, "")
 	if _, err := os.Stat(ws.Path("kwok-selftest")); !errors.Is(err, os.ErrNotExist) {
@@ -159,26 +138,16 @@ func TestExistingClusterIsAsked(t *testing.T) {
 		t.Skip("compares what an existing cluster says with what one of ours is; run it with CLUSTER=kwok or kind")
 	}
 	want, err := first.Containers(e.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// A clone of its own, which knows nothing but the kubeconfig.
 	t.Setenv("KUBECONFIG", first.Kubeconfig())
 	clone := workspace.Workspace{Root: t.TempDir()}
-	if err := os.MkdirAll(clone.Path("existing"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(clone.Path("existing"), 0o755))
 	data, err := os.ReadFile(first.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600))
 	theirs, _, err := cluster.Select(e.Context(), clone, "existing")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got, err := theirs.Containers(e.Context()); err != nil || got != want {
 		t.Errorf("as an existing cluster it says %v (%v), as %s %v", got, err, first.Name(), want)
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -53,9 +54,7 @@ func TestFailureIsExplained(t *testing.T) {
 		e := testenv.New(t)
 		cm, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "shown"}, Data: map[string]string{"key": "what the cluster holds"}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		e.ShowOnFailure(cm)
 		if _, err := e.Client.CoreV1().Events(e.Namespace).Create(e.Context(), &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Name: "shown"},
@@ -86,9 +85,7 @@ func TestFailureIsExplained(t *testing.T) {
 func fails(t *testing.T, test, variable string) string {
 	t.Helper()
 	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.CommandContext(t.Context(), binary, "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), variable)
 	output, err := cmd.CombinedOutput()
@@ -154,9 +151,7 @@ func TestLeakedNamespaceIsAnError(t *testing.T) {
 		e := testenv.New(t)
 		_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Name: "kept", Finalizers: []string{"workshop.k8s-go.dev/selftest"}}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Log("LEAKED " + e.Namespace)
 		return
 	}
@@ -217,12 +212,8 @@ func BenchmarkNamespacePerTest(b *testing.B) {
 	for b.Loop() {
 		ns, err := e.Client.CoreV1().Namespaces().Create(e.Context(), &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}, metav1.CreateOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := e.Client.CoreV1().Namespaces().Delete(e.Context(), ns.Name, metav1.DeleteOptions{}); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
+		fatal.If(b, e.Client.CoreV1().Namespaces().Delete(e.Context(), ns.Name, metav1.DeleteOptions{}))
 	}
 	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(get), "x-one-get")
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/k8s-go/workshop/internal/fatal"
 )
 
 // A program must never wait for the X-ray, whatever becomes of the page.
@@ -17,9 +19,7 @@ func TestNothingWaitsForASocketThatDoesNotRead(t *testing.T) {
 	for name, accept := range map[string]bool{"nobody": false, "mute": true} {
 		if accept {
 			listener, err := net.Listen("unix", name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer listener.Close() // connections are made, and nobody reads from them
 		}
 		r := start(t.Context(), name, "test")
@@ -48,9 +48,7 @@ func TestMissedStepsAreTold(t *testing.T) {
 	}
 	items := make(chan Item, steps)
 	listener, err := net.Listen("unix", "socket")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if query := r.URL.Query(); query.Get("program") != "test" || query.Get("pid") == "" {
 			t.Errorf("query %v", query)

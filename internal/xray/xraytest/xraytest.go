@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/xray"
 	"github.com/k8s-go/workshop/internal/xray/report"
@@ -34,9 +35,7 @@ func Enter(t testing.TB, e *testenv.Env) *Room {
 	t.Helper()
 	r := &Room{Env: e, Proxy: e.Proxy(), t: t}
 	dir, err := os.MkdirTemp("", "xray-") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r.Socket = filepath.Join(dir, "socket")
 	if r.Hub, err = xray.NewHub(r.Proxy.Proxy, r.Socket); err != nil {

@@ -22,6 +22,7 @@ import (
 // What the ConfigMap of an Icecream's flavour holds.
 const (
 	savedFlavour  = "flavour" // the image that worked before the last upgrade
+	workedFlavour = "worked"  // the image that was rolled out after that
 	failedFlavour = "failed"  // the image whose rollout failed after that
 )
 
@@ -31,8 +32,9 @@ const (
 // must not be lost. If there is no Deployment, d is nil.
 func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha1.Icecream, d *appsv1.Deployment) (string, error) {
 	now := flavourOf(d)
-	failed := now == r.Image && timedOut(d) && !upgradedTo(ice, r.Image) // a later rollout of the same image is no upgrade
-	if !r.SaveFlavours || now == r.Image && !failed {
+	upgrade := !upgradedTo(ice, r.Image) // a later rollout of the same image is none
+	failed := now == r.Image && timedOut(d) && upgrade
+	if !r.SaveFlavours || now == r.Image && !failed && !(upgrade && rolledOut(d)) {
 		return r.Image, nil
 	}
 	if now != "" && d.Status.ObservedGeneration < d.Generation {
@@ -48,12 +50,13 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(ice, controllerv1alpha1.GroupVersion.WithKind("Icecream"))}}}
 	case err != nil:
 		return "", err
-	case !metav1.IsControlledBy(saved, ice) && d == nil:
+	case !metav1.IsControlledBy(saved, ice) && (d == nil || now == r.Image):
 		return r.Image, nil // there is nothing to save
 	case !metav1.IsControlledBy(saved, ice): // to overwrite it would lose somebody's data, and not to save would lose ours
 		return "", apierrors.NewForbidden(corev1.Resource("configmaps"), name.Name, errForeign)
 	}
-	works := d != nil && (rolledOut(d) || upgradedTo(ice, now)) // an image that has worked works, also while a pod is missing
+	// An image that has worked works, also while a pod is missing, and when the status is lost.
+	works := d != nil && (rolledOut(d) || upgradedTo(ice, now) || saved.Data[workedFlavour] == now)
 	image, data := nextFlavour(r.Image, now, works, failed, saved.Data)
 	if maps.Equal(data, saved.Data) {
 		return image, nil
@@ -67,6 +70,7 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("saving the flavour of Icecream %s: %w", ice.Name, err)
+	case image == now: // it has worked
 	case failed:
 		r.event(ice, corev1.EventTypeWarning, "FlavourGivenBack", givenBack(r.Image, image))
 	default:
@@ -80,6 +84,10 @@ func (r *IcecreamReconciler) flavour(ctx context.Context, ice *controllerv1alpha
 func nextFlavour(want, now string, works, failed bool, saved map[string]string) (image string, data map[string]string) {
 	last := saved[savedFlavour]
 	switch {
+	case works && now == want && last != "" && last != want: // a later failure has another cause
+		data = maps.Clone(saved)
+		data[workedFlavour] = want
+		return want, data
 	case failed && last != "" && last != want:
 		return last, map[string]string{savedFlavour: last, failedFlavour: want}
 	case last != "" && saved[failedFlavour] == want: // until the controller has another image

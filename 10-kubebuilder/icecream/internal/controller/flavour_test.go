@@ -15,6 +15,7 @@ import (
 func TestNextFlavour(t *testing.T) {
 	t.Parallel()
 	mint, lime := map[string]string{savedFlavour: "mint"}, map[string]string{savedFlavour: "lime"}
+	limeWorked := map[string]string{savedFlavour: "mint", workedFlavour: "lime"}
 	limeFailed := map[string]string{savedFlavour: "mint", failedFlavour: "lime"}
 	for name, tc := range map[string]struct {
 		want, now     string
@@ -30,6 +31,9 @@ func TestNextFlavour(t *testing.T) {
 		"before the last one is done":  {want: "plum", now: "lime", saved: mint, image: "plum", data: mint},
 		"the next upgrade":             {want: "plum", now: "lime", works: true, saved: mint, image: "plum", data: lime},
 		"a failure":                    {want: "lime", now: "lime", failed: true, saved: mint, image: "mint", data: limeFailed},
+		"an upgrade that has worked":   {want: "lime", now: "lime", works: true, saved: mint, image: "lime", data: limeWorked},
+		"a failure after that":         {want: "lime", now: "lime", works: true, failed: true, saved: limeWorked, image: "lime", data: limeWorked},
+		"the upgrade after that":       {want: "plum", now: "lime", works: true, saved: limeWorked, image: "plum", data: lime},
 		"a failure that was written":   {want: "lime", now: "lime", failed: true, saved: limeFailed, image: "mint", data: limeFailed},
 		"nothing to give back":         {want: "lime", now: "lime", failed: true, image: "lime"},
 		"given back":                   {want: "lime", now: "mint", works: true, saved: limeFailed, image: "mint", data: limeFailed},

@@ -204,13 +204,19 @@ func (r *IcecreamReconciler) retire(ctx context.Context, ice *controllerv1alpha1
 	} else if err != nil {
 		return err
 	}
+	var kept error // one that may not go keeps no other
 	for _, old := range olds {
 		err := r.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting the old Deployment %s: %w", old.Name, err)
+		if client.IgnoreNotFound(err) == nil {
+			continue
 		}
+		err = fmt.Errorf("deleting the old Deployment %s: %w", old.Name, err)
+		if refusal(err) == "" {
+			return err // this will pass
+		}
+		kept = errors.Join(kept, err)
 	}
-	return nil
+	return kept
 }
 
 // confirm asks the API server whether the Icecream still asks for the same. Before what cannot
@@ -238,6 +244,7 @@ func (r *IcecreamReconciler) report(ctx context.Context, ice *controllerv1alpha1
 	if err := r.List(ctx, &pods, client.InNamespace(ice.Namespace), client.MatchingFields{byIcecream: string(ice.UID)}); err != nil {
 		return false, err
 	}
+	m.refused.Store(failed != nil && !errors.Is(failed, errForeign)) // before the write, whose event may come before its answer
 	status := statusOf(ice, d, pods.Items, failed)
 	if r.SaveFlavours && d != nil && failed == nil {
 		setUpgraded(&status, ice, d, r.Image)
@@ -298,7 +305,8 @@ func (r *IcecreamReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&controllerv1alpha1.Icecream{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 			// Our own report of a refusal is no reason to ask again: with a message that differs each time, that would never end.
-			return !refused(e.ObjectNew.(*controllerv1alpha1.Icecream)) || e.ObjectNew.GetGeneration() != e.ObjectOld.GetGeneration()
+			// One that somebody else has written is, such as a restore: nothing else would bring us back.
+			return !refused(e.ObjectNew.(*controllerv1alpha1.Icecream)) || !r.triesAgain(e.ObjectNew) || e.ObjectNew.GetGeneration() != e.ObjectOld.GetGeneration()
 		}})).
 		Owns(&appsv1.Deployment{}). // sees those of the Icecreams only
 		Watches(&appsv1.Deployment{}, r.icecreams(byDeployment, client.Object.GetName)).

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,13 @@ import (
 type memory struct {
 	asleep  time.Time         // the server has asked to be left alone until then
 	written map[string]string // the resourceVersions of our own writes that the cache may not show yet
+	refused atomic.Bool       // the last report is a refusal; the watch reads this, too
+}
+
+// triesAgain says whether our own last report about an Icecream is a refusal, which is tried again.
+func (r *IcecreamReconciler) triesAgain(ice client.Object) bool {
+	m, ok := r.memories.Load(client.ObjectKeyFromObject(ice))
+	return ok && m.(*memory).refused.Load()
 }
 
 func (m *memory) wrote(o client.Object) {

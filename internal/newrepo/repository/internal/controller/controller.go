@@ -211,16 +211,14 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 	if exists {
 		now = o.(*corev1.ConfigMap)
 	} else {
-		if meta.IsStatusConditionTrue(owner.Status.Conditions, v1alpha1.ConditionReady) {
-			// There was one. If the garbage collector has deleted it (--cascade=foreground),
-			// a new one would race it, and the cache may not show yet that the owner goes, too.
-			live, err := c.clients.read(ctx, key)
-			if apierrors.IsNotFound(err) || err == nil && (live.UID != owner.UID || live.DeletionTimestamp != nil) {
-				err = loop.ErrStale
-			}
-			if err != nil {
-				return false, err
-			}
+		// The owner may be going, which the cache may not show yet; and what the garbage collector
+		// has deleted, or looks for (--cascade=foreground), a new one would race.
+		live, err := c.clients.read(ctx, key)
+		if apierrors.IsNotFound(err) || err == nil && (live.UID != owner.UID || live.DeletionTimestamp != nil) {
+			err = loop.ErrStale
+		}
+		if err != nil {
+			return false, err
 		}
 		// A POST, not an apply: an apply would take over whatever has that name.
 		created, err := configMaps.Create(ctx, &corev1.ConfigMap{
