@@ -7,11 +7,28 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
 )
 
 // accept makes a WebSocket of a request. ServeHTTP has checked its origin, and its token, which is the other protocol.
 func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	return websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
+}
+
+// patience is how long a page may leave unread what it is sent. Then its connection is closed.
+const patience = 5 * time.Second
+
+func send(p *websocket.Conn, kind websocket.MessageType, data []byte) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = p.Write(ctx, kind, data) // whoever reads from it hears of its end
+}
+
+// tell sends JSON.
+func tell(p *websocket.Conn, value any) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = wsjson.Write(ctx, p, value)
 }
 
 // keepAlive says every half a minute that there is still somebody, until ctx ends: forwarders drop what is silent.
@@ -31,125 +48,82 @@ func keepAlive(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// connect shows a terminal in a page, for as long as both are there.
+// connect shows a terminal in a page, for as long as the page is there.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	t, err := s.terminals.find(r.PathValue("id"))
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
+		fail(w, err)
 		return
 	}
-	p, ok := t.join()
-	if !ok {
-		http.Error(w, "Too many windows show this terminal.", http.StatusConflict)
-		return
-	}
-	defer t.leave(p)
-	conn, err := accept(w, r)
+	p, err := t.join(w, r)
 	if err != nil {
 		return // the answer is written
 	}
-	defer conn.CloseNow()
-	conn.SetReadLimit(1 << 20)
+	defer p.CloseNow()
+	defer t.leave(p)
+	p.SetReadLimit(1 << 20)
 	cols, _ := strconv.ParseUint(r.URL.Query().Get("cols"), 10, 16) // none: the size stays
 	rows, _ := strconv.ParseUint(r.URL.Query().Get("rows"), 10, 16)
 	t.resize(p, uint16(cols), uint16(rows))
 	ctx, cancel := context.WithCancel(s.terminals.ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { t.leave(p) })() // which wakes show
-	go keepAlive(ctx, conn)
-	go func() {
-		defer cancel()
-		for {
-			kind, data, err := conn.Read(ctx)
-			if err != nil {
-				return
-			}
-			if kind == websocket.MessageBinary {
-				if t.write(p, false) {
-					_, err = t.tty.Write(data)
-				}
-			} else {
-				err = s.obey(t, p, data)
-			}
-			if err != nil {
-				reason := err.Error()
-				_ = conn.Close(websocket.StatusUnsupportedData, reason[:min(len(reason), 120)]) // what fits into the frame
-				return
-			}
+	go keepAlive(ctx, p)
+	for {
+		kind, data, err := p.Read(ctx)
+		if err != nil {
+			return
 		}
-	}()
-	err = t.show(ctx, p, conn)
-	t.leave(p) // nobody waits for it while its connection is closed
-	if err == nil {
-		_ = conn.Close(websocket.StatusNormalClosure, "the shell has ended")
+		if kind == websocket.MessageText {
+			err = s.obey(t, p, data)
+		} else if t.write(p, false) {
+			_, err = t.tty.Write(data)
+		}
+		if err != nil {
+			reason := err.Error()
+			_ = p.Close(websocket.StatusUnsupportedData, reason[:min(len(reason), 120)]) // what fits into the frame
+			return
+		}
 	}
 }
 
-// maxPages is how many windows may show one terminal.
-const maxPages = 8
-
-func (t *terminal) join() (*page, bool) {
+// join shows the terminal in one more window, which gets what it has missed. It answers the request, also with an error.
+func (t *terminal) join(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.pages) >= maxPages {
-		return nil, false
+		err := refuse(http.StatusConflict, "Too many windows show this terminal.")
+		fail(w, err)
+		return nil, err
 	}
-	p := &page{}
+	p, err := accept(w, r)
+	if err != nil {
+		return nil, err
+	}
 	t.pages[p] = struct{}{}
 	if t.writer == nil {
 		t.writer = p
 	}
 	t.tellRoles() // the size comes before what was written for it
-	p.put(websocket.MessageBinary, t.output[max(len(t.output)-kept, 0):])
+	send(p, websocket.MessageBinary, t.output[max(len(t.output)-kept, 0):])
 	switch {
+	case t.ended:
+		tell(p, message{Type: "exited"})
 	case t.run != nil:
-		p.tell(message{Type: "started", asked: t.run.asked})
+		tell(p, message{Type: "started", asked: t.run.asked})
 	case t.ready:
-		p.tell(message{Type: "prompt"})
+		tell(p, message{Type: "prompt"})
 	default:
-		p.tell(message{Type: "running"})
+		tell(p, message{Type: "running"})
 	}
-	return p, true
+	return p, nil
 }
 
-func (t *terminal) leave(p *page) {
+func (t *terminal) leave(p *websocket.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pages, p)
 	if t.writer == p {
 		t.writer = nil // the next one that types
 		t.tellRoles()
-	}
-	t.changed.Broadcast()
-}
-
-// show sends output and messages in their order until the page has left (an error)
-// or the terminal has ended.
-func (t *terminal) show(ctx context.Context, p *page, conn *websocket.Conn) error {
-	for {
-		t.mu.Lock()
-		_, here := t.pages[p]
-		for here && len(p.frames) == 0 && !t.ended {
-			t.changed.Wait()
-			_, here = t.pages[p]
-		}
-		frames, ended := p.frames, t.ended
-		*p = page{}
-		t.changed.Broadcast()
-		t.mu.Unlock()
-		if !here {
-			return context.Canceled
-		}
-		for _, f := range frames {
-			ctx, cancel := context.WithTimeout(ctx, patience) // with a page that does not read
-			err := conn.Write(ctx, f.kind, f.data)
-			cancel()
-			if err != nil {
-				return err
-			}
-		}
-		if ended {
-			return nil
-		}
 	}
 }

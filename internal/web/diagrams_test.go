@@ -21,7 +21,7 @@ func TestLinksWithinAStep(t *testing.T) {
 	link, id := regexp.MustCompile(`href="(?:/\?step=(\d+))?#([^"]*)"`), regexp.MustCompile(`<(?:h\d|div) id="([^"]*)"`)
 	pages, ids := map[string]string{}, map[string]bool{}
 	for _, s := range steps {
-		page, err := lessons{ws: ws}.lesson(s.Name)
+		page, err := (&Server{options: Options{Workspace: ws}}).lesson(s, nil)
 		fatal.If(t, err)
 		number := strconv.Itoa(s.Number)
 		pages[number] = page.(lessonPage).HTML
@@ -56,7 +56,7 @@ func TestEveryDiagramHasAPicture(t *testing.T) {
 	fatal.If(t, err)
 	shown := 0
 	for _, s := range steps {
-		page, err := lessons{ws: ws}.lesson(s.Name)
+		page, err := (&Server{options: Options{Workspace: ws}}).lesson(s, nil)
 		fatal.If(t, err)
 		html := page.(lessonPage).HTML
 		shown += strings.Count(html, `<figure class="diagram"><svg class="mermaid"`)

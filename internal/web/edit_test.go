@@ -35,7 +35,7 @@ func TestEdit(t *testing.T) {
 	c := serve(t, Options{Workspace: ws})
 	const name = "work/01-one/a/main.go"
 	disk := filepath.Join(ws.Root, name)
-	fatal.If(t, errors.Join(os.Chmod(disk, 0o775), os.Symlink("run.sh", filepath.Join(filepath.Dir(disk), ".main.go.saving"))))
+	fatal.If(t, errors.Join(os.Chmod(disk, 0o775), os.Symlink("run.sh", filepath.Join(filepath.Dir(disk), ".main.go.new"))))
 	holds := func(want string) {
 		t.Helper()
 		if got, err := os.ReadFile(disk); err != nil || string(got) != want {
@@ -69,7 +69,7 @@ func TestEdit(t *testing.T) {
 	holds("package other\n")
 	// Somebody else has deleted it since, and no save brings it back.
 	fatal.If(t, os.Remove(disk))
-	if _, code, says := c.edit(name, formatted, hashText([]byte("package other\n"))); code != http.StatusNotFound {
+	if _, code, says := c.edit(name, formatted, hashOf("package other\n")); code != http.StatusNotFound {
 		t.Errorf("saving what was deleted: %d %s", code, says)
 	}
 	if _, err := os.Stat(disk); !errors.Is(err, fs.ErrNotExist) {
@@ -83,7 +83,7 @@ func TestEdit(t *testing.T) {
 		t.Errorf("saving a script: %d %s", code, says)
 	}
 	err := filepath.WalkDir(ws.Root, func(path string, d fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".saving") {
+		if strings.HasSuffix(path, ".new") {
 			t.Errorf("%s is left", path)
 		}
 		return err
@@ -114,7 +114,7 @@ func TestEditStaysBelowWork(t *testing.T) {
 		if got, text := c.call("GET", "/api/edit?path="+url.QueryEscape(name), "", nil); got != code || text == "" {
 			t.Errorf("reading %q: %d %s", name, got, text)
 		}
-		for _, hash := range []string{"", hashText(ours), hashText([]byte("package outside\n"))} {
+		for _, hash := range []string{"", hashOf(string(ours)), hashOf("package outside\n")} {
 			if _, got, text := c.edit(name, "package hacked\n", hash); got != code || text == "" {
 				t.Errorf("writing %q: %d %s", name, got, text)
 			}

@@ -14,11 +14,7 @@ import (
 )
 
 // exercises answers what the learner has done of a step's tasks.
-func (s *Server) exercises(r *http.Request) (any, error) {
-	step, err := s.options.Workspace.Step(r.PathValue("step"))
-	if err != nil {
-		return nil, problem{http.StatusNotFound, err}
-	}
+func (s *Server) exercises(step workspace.Step, _ *http.Request) (any, error) {
 	tasks, err := exercise.Of(step)
 	if err != nil {
 		return nil, err
@@ -69,14 +65,10 @@ func filesOf(t exercise.Task, ws workspace.Workspace) ([]string, error) {
 }
 
 // doExercise types the command of make into a terminal.
-func (s *Server) doExercise(r *http.Request) (any, error) {
+func (s *Server) doExercise(step workspace.Step, r *http.Request) (any, error) {
 	action := r.PathValue("action")
 	if !slices.Contains([]string{"exercise", "check", "hint", "reset", "progress"}, action) {
 		return nil, refuse(http.StatusNotFound, "There is no make %s on this page.", action)
-	}
-	step, err := s.options.Workspace.Step(r.PathValue("step"))
-	if err != nil {
-		return nil, problem{http.StatusNotFound, err}
 	}
 	command := "make progress"
 	if action != "progress" {
@@ -94,7 +86,7 @@ func (s *Server) doExercise(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !t.begin(command, &run{}) {
-		return nil, refuse(http.StatusConflict, "A command runs in terminal %d. Wait for its end, or open another terminal.", t.id)
+		return nil, refuse(http.StatusConflict, "A command runs in terminal %d. Wait for its end, or open another terminal.", t.ID)
 	}
 	return map[string]string{"command": command}, nil
 }

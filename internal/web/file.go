@@ -10,13 +10,16 @@ import (
 	"path"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/alecthomas/chroma/v2/lexers"
 )
 
-// maxFile is more than any file that a lesson speaks of.
+// maxFile is more than any file that a lesson speaks of, in bytes.
 const maxFile = 1 << 20
 
-// openClone opens the clone for a file of it that the page may show.
-func openClone(dir, name string) (_ *os.Root, err error) {
+// openFile opens a file or a folder of the clone. What Git and the workshop keep to themselves
+// is not opened, and no link leads out of the clone.
+func openFile(dir, name string) (*os.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, refuse(http.StatusForbidden, "%q is not a file of the clone.", name)
 	}
@@ -24,11 +27,7 @@ func openClone(dir, name string) (_ *os.Root, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = root.Close() // it was only read
-		}
-	}()
+	defer root.Close()
 	// A link within the clone may lead to what is not shown, so there must be none on the way.
 	for at := name; at != "."; at = path.Dir(at) {
 		info, err := root.Lstat(at)
@@ -44,45 +43,53 @@ func openClone(dir, name string) (_ *os.Root, err error) {
 	if top, _, _ := strings.Cut(name, "/"); private(top) {
 		return nil, refuse(http.StatusForbidden, "The page does not show %s.", top)
 	}
-	return root, nil
-}
-
-// readFile returns a file of the clone as HTML, or the list of a folder. What Git and
-// the workshop keep to themselves is not shown, and no link leads out of the clone.
-func readFile(dir, name string) (any, error) {
-	name = path.Clean(strings.TrimSuffix(name, "/"))
-	root, err := openClone(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
 	f, err := root.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	return f, nil
+}
+
+// private reports whether a name at the root of the clone is not shown. Some file systems
+// do not tell small letters from capitals.
+func private(name string) bool {
+	return strings.EqualFold(name, ".git") || strings.EqualFold(name, ".workshop")
+}
+
+// readText reads what has to be text of at most so many bytes.
+func readText(name string, from io.Reader, most int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(from, int64(most)+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if len(text) > most || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
+		return nil, refuse(http.StatusUnsupportedMediaType, "%s is not a text of at most %d KiB. Use an editor of yours for it.", name, most>>10)
+	}
+	return text, nil
+}
+
+// readFile returns a file of the clone as HTML, or the list of a folder.
+func (s *Server) readFile(r *http.Request) (any, error) {
+	name := path.Clean(strings.TrimSuffix(r.URL.Query().Get("path"), "/"))
+	f, err := openFile(s.options.Workspace.Root, name)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	var text []byte
-	if info.IsDir() {
-		entries, err := f.ReadDir(-1)
-		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", name, err)
-		}
+	if entries, notFolder := f.ReadDir(-1); notFolder != nil {
+		text, err = readText(name, f, maxFile)
+	} else {
 		for _, e := range entries {
 			if name != "." || !private(e.Name()) {
 				text = fmt.Appendln(text, e.Name())
 			}
 		}
-	} else if text, err = io.ReadAll(io.LimitReader(f, maxFile+1)); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
-	if len(text) > maxFile || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 {
-		return nil, refuse(http.StatusUnsupportedMediaType, "%s is not a text of at most %d KiB.", name, maxFile>>10)
+	if err != nil {
+		return nil, err
 	}
-	lines, err := highlight("", path.Base(name), string(text))
+	lines, err := highlight(lexers.Match(path.Base(name)), string(text))
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +98,4 @@ func readFile(dir, name string) (any, error) {
 		fmt.Fprintf(&b, "<span class=\"line\" id=\"L%d\">%s</span>", i+1, line)
 	}
 	return map[string]string{"path": name, "html": b.String()}, nil
-}
-
-// private reports whether a name at the root of the clone is not shown. Some file systems
-// do not tell small letters from capitals.
-func private(name string) bool {
-	return strings.EqualFold(name, ".git") || strings.EqualFold(name, ".workshop")
 }

@@ -312,7 +312,7 @@ func TestBrowserKnow(t *testing.T) {
 		for _, fault := range e.Proxy.Active() {
 			look.Faults = append(look.Faults, string(fault))
 		}
-		fatal.If(t, c.s.state.tell("cluster", look))
+		c.s.state.tell("cluster", look)
 	}
 	tell()
 	b := open(t, c, "/")

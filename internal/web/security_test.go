@@ -36,7 +36,7 @@ func TestNoToken(t *testing.T) {
 		"a file of the clone":     {"/api/file?path=go.mod", nil, http.StatusUnauthorized},
 		"a file of the learner's": {"/api/edit?path=work/main.go", nil, http.StatusUnauthorized},
 		"what is remembered":      {"/api/state", nil, http.StatusUnauthorized},
-		"its changes":             {"/api/state/ws?after=0", nil, http.StatusUnauthorized},
+		"its changes":             {"/api/state/ws", nil, http.StatusUnauthorized},
 		"the X-ray":               {"/api/xray/recording", nil, http.StatusUnauthorized},
 		"a terminal":              {"/api/terminals/1/ws", nil, http.StatusUnauthorized},
 		"what does not exist":     {"/nothing", nil, http.StatusUnauthorized},

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -62,14 +63,13 @@ type Cluster struct {
 // A Server serves the page, and runs its terminals.
 type Server struct {
 	options Options
-	lessons lessons
 	hosts   []string // what the Host header may say
 	origins []string // and the Origin header, the one of Address last
 	token   string
 	handler http.Handler
 
+	changing  sync.Mutex // by whoever reads state and sets it
 	state     *state
-	outcomes  sync.Mutex // of the commands of the lessons, in state
 	terminals *terminals
 }
 
@@ -86,42 +86,42 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 		_, host, _ := strings.Cut(options.Origin, "://")
 		s.hosts, s.origins = append(s.hosts, host), append(s.origins, options.Origin)
 	}
-	var problem string
 	var err error
-	if s.state, problem, err = openState(options.State); err != nil {
+	if s.state, err = openState(options.State); err != nil {
 		return err
 	}
-	if problem != "" {
-		fmt.Fprintln(os.Stderr, problem)
+	s.terminals = &terminals{ctx: ctx, dir: options.Workspace.Root, env: options.Env, all: map[int]*terminal{}}
+	if options.State != "" {
+		s.terminals.past = filepath.Join(filepath.Dir(options.State), "history")
 	}
-	s.lessons = lessons{options.Workspace, options.Prefix}
-	s.terminals = newTerminals(ctx, options.Workspace.Root, options.Env, options.State)
 	s.handler = s.routes()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, strangerKey{}, sync.OnceValue(func() bool { return stranger(c) }))
 	}}
-	defer s.teach(ctx)()
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	var looking sync.WaitGroup
-	watching, stop := context.WithCancel(ctx)
+	s.writePlace() // as it was when the page ended
+	looking, stop := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer stop()
 	if options.Look != nil {
-		looking.Go(func() { s.look(watching) })
+		looks.Go(func() { s.look(looking, "cluster", func(ctx context.Context) any { return options.Look(ctx) }) })
+	}
+	if options.Follow != "" {
+		looks.Go(func() { s.look(looking, trainerFollow, s.trainersPlace) })
 	}
 	ready(s)
 	err = server.Serve(netutil.LimitListener(listener, maxConnections))
 	if ctx.Err() != nil {
 		err = nil
 	}
-	err = errors.Join(err, s.terminals.close())
-	stop()
-	looking.Wait()
-	return err
+	return errors.Join(err, s.terminals.close())
 }
 
-// look tells the windows how the cluster is, until ctx ends.
-func (s *Server) look(ctx context.Context) {
+// look tells the windows what f finds every second, until ctx ends.
+func (s *Server) look(ctx context.Context, name string, f func(context.Context) any) {
 	for ctx.Err() == nil {
-		_ = s.state.tell("cluster", s.options.Look(ctx)) // a full state has said so already
+		s.state.tell(name, f(ctx))
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -142,36 +142,27 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "index.html") })
 	mux.Handle("GET /static/", gzhttp.GzipHandler(http.StripPrefix("/static/", http.FileServerFS(files))))
-	mux.HandleFunc("GET /api/state", answer(s.getState))
 	mux.HandleFunc("GET /api/state/ws", s.followState)
-	mux.HandleFunc("PUT /api/state/{name}", answer(s.putState))
-	mux.HandleFunc("GET /api/steps", answer(func(*http.Request) (any, error) { return s.lessons.steps() }))
-	mux.HandleFunc("GET /api/lessons/{step}", answer(func(r *http.Request) (any, error) { return s.lessons.lesson(r.PathValue("step")) }))
-	mux.HandleFunc("GET /api/trainer/{step}", answer(s.trainer))
-	mux.HandleFunc("GET /api/board", answer(s.board))
-	mux.HandleFunc("GET /api/file", answer(func(r *http.Request) (any, error) {
-		return readFile(s.options.Workspace.Root, r.URL.Query().Get("path"))
-	}))
-	mux.HandleFunc("GET /api/glossary", answer(func(*http.Request) (any, error) { return s.lessons.glossary() }))
-	mux.HandleFunc("GET /api/edit", answer(func(r *http.Request) (any, error) {
-		return readWork(s.options.Workspace.Root, r.URL.Query().Get("path"))
-	}))
-	mux.HandleFunc("PUT /api/edit", answer(func(r *http.Request) (any, error) {
-		return saveWork(s.options.Workspace.Root, r.URL.Query().Get("path"), r.Body)
-	}))
-	mux.HandleFunc("GET /api/exercises/{step}", answer(s.exercises))
-	mux.HandleFunc("POST /api/exercises/{step}/{action}", answer(s.doExercise))
-	mux.HandleFunc("GET /api/terminals", answer(func(*http.Request) (any, error) { return s.terminals.list(), nil }))
-	mux.HandleFunc("POST /api/terminals", answer(func(*http.Request) (any, error) { return s.terminals.open() }))
-	mux.HandleFunc("DELETE /api/terminals/{id}", answer(func(r *http.Request) (any, error) {
-		t, err := s.terminals.find(r.PathValue("id"))
-		if err == nil {
-			t.stop()
-			<-t.done // nothing of it is left
-		}
-		return struct{}{}, err
-	}))
 	mux.HandleFunc("GET /api/terminals/{id}/ws", s.connect)
+	for pattern, f := range map[string]func(*http.Request) (any, error){
+		"GET /api/state":                      s.getState,
+		"PUT /api/state/{name}":               s.putState,
+		"GET /api/steps":                      s.steps,
+		"GET /api/lessons/{step}":             s.ofStep(s.lesson),
+		"GET /api/glossary":                   s.glossary,
+		"GET /api/file":                       s.readFile,
+		"GET /api/edit":                       s.readWork,
+		"PUT /api/edit":                       s.saveWork,
+		"GET /api/exercises/{step}":           s.ofStep(s.exercises),
+		"POST /api/exercises/{step}/{action}": s.ofStep(s.doExercise),
+		"GET /api/trainer/{step}":             s.ofStep(s.trainer),
+		"GET /api/board":                      s.board,
+		"GET /api/terminals":                  s.terminals.list,
+		"POST /api/terminals":                 s.terminals.open,
+		"DELETE /api/terminals/{id}":          s.terminals.remove,
+	} {
+		mux.HandleFunc(pattern, answer(f))
+	}
 	if s.options.Xray != nil {
 		mux.Handle("/api/xray/", http.StripPrefix("/api/xray", s.options.Xray))
 	}
@@ -188,21 +179,34 @@ func refuse(code int, format string, args ...any) error {
 	return problem{code, fmt.Errorf(format, args...)}
 }
 
+// fail answers an error.
+func fail(w http.ResponseWriter, err error) {
+	p := problem{code: http.StatusInternalServerError}
+	_ = errors.As(err, &p)
+	http.Error(w, err.Error(), p.code)
+}
+
 // answer makes a handler that answers in JSON.
 func answer(f func(r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		value, err := f(r)
-		var p problem
-		switch {
-		case errors.As(err, &p):
-			http.Error(w, err.Error(), p.code)
-			return
-		case err != nil:
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+		if err != nil {
+			fail(w, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(value) // a page that has gone needs no answer
+	}
+}
+
+// ofStep finds the step that a request's path names.
+func (s *Server) ofStep(f func(workspace.Step, *http.Request) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		step, err := s.options.Workspace.Step(r.PathValue("step"))
+		if err != nil {
+			return nil, problem{http.StatusNotFound, err}
+		}
+		return f(step, r)
 	}
 }
 

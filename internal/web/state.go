@@ -2,20 +2,19 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"sync"
 
-	"github.com/coder/websocket/wsjson"
+	"github.com/coder/websocket"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -25,16 +24,10 @@ import (
 type state struct {
 	file string // "" keeps nothing
 
-	mu      sync.Mutex
-	version int
-	values  map[string]stateValue
-	changed chan struct{} // closed at the next change
-}
-
-type stateValue struct {
-	json    json.RawMessage // null once it was removed
-	version int
-	kept    bool // in the file
+	mu    sync.Mutex
+	kept  map[string]json.RawMessage // in the file, unless it is null
+	told  map[string]json.RawMessage // true only for as long as the server runs
+	pages map[*websocket.Conn]struct{}
 }
 
 const (
@@ -44,150 +37,108 @@ const (
 
 var stateName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,60}$`)
 
-// openState reads what an earlier page has left. A file that cannot be understood is moved aside,
-// and the problem says so.
-func openState(file string) (s *state, problem string, err error) {
-	s = &state{file: file, values: map[string]stateValue{}, changed: make(chan struct{})}
+// openState reads what an earlier page has left. A file that cannot be understood is moved aside.
+func openState(file string) (*state, error) {
+	s := &state{file: file, kept: map[string]json.RawMessage{}, told: map[string]json.RawMessage{}, pages: map[*websocket.Conn]struct{}{}}
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || file == "" {
-		return s, "", nil
+		return s, nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("reading what the page remembers: %w", err)
+		return nil, fmt.Errorf("reading what the page remembers: %w", err)
 	}
-	values := map[string]json.RawMessage{}
-	if err := json.Unmarshal(data, &values); err != nil {
-		if err := os.Rename(file, file+".broken"); err != nil {
-			return nil, "", err
-		}
-		return s, fmt.Sprintf("What the page remembered cannot be read (%v). It is in %s.broken now, and the page begins anew.", err, file), nil
+	kept := map[string]json.RawMessage{}
+	if err := json.Unmarshal(data, &kept); err != nil {
+		fmt.Fprintf(os.Stderr, "What the page remembered cannot be read (%v). It is in %s.broken now, and the page begins anew.\n", err, file)
+		return s, os.Rename(file, file+".broken")
 	}
-	for name, value := range values {
-		s.values[name] = stateValue{json: value, kept: true}
-	}
-	return s, "", nil
+	maps.Copy(s.kept, kept)
+	return s, nil
 }
 
 // set remembers a value and tells all windows.
-func (s *state) set(name string, value any) error { return s.put(name, value, true) }
-
-// tell tells all windows a value that is true only for as long as the server runs.
-func (s *state) tell(name string, value any) error { return s.put(name, value, false) }
-
-func (s *state) put(name string, value any, keep bool) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("remembering %s: %w", name, err)
-	}
+func (s *state) set(name string, value json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, there := s.values[name]
+	old, there := s.kept[name]
 	switch {
-	case there && bytes.Equal(old.json, data):
+	case there && bytes.Equal(old, value):
 		return nil
-	case !there && len(s.values) >= maxValues:
+	case !there && len(s.kept) >= maxValues:
 		return refuse(http.StatusInsufficientStorage, "The page remembers %d things already, and no more fit in.", maxValues)
 	}
-	s.version++
-	s.values[name] = stateValue{data, s.version, keep}
-	close(s.changed)
-	s.changed = make(chan struct{})
-	if !keep || s.file == "" {
+	s.kept[name] = value
+	s.announce(name, value)
+	if s.file == "" {
 		return nil
 	}
-	return s.save()
-}
-
-// save writes the file.
-func (s *state) save() error {
-	kept := map[string]json.RawMessage{}
-	for name, value := range s.values {
-		if value.kept && string(value.json) != "null" {
-			kept[name] = value.json
-		}
-	}
+	kept := maps.Clone(s.kept)
+	maps.DeleteFunc(kept, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	data, err := json.MarshalIndent(kept, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
 		return fmt.Errorf("keeping what the page remembers: %w", err)
 	}
 	return nil
 }
 
-// get fills in what a name stands for, and leaves it as it is if there is nothing.
-func (s *state) get(name string, into any) {
+// tell tells all windows a value that is true only for as long as the server runs.
+func (s *state) tell(name string, value any) {
+	data, _ := json.Marshal(value) // what the server tells is always JSON
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = json.Unmarshal(s.values[name].json, into) // a value of somebody else's making is as good as none
+	if !bytes.Equal(s.told[name], data) {
+		s.told[name] = data
+		s.announce(name, data)
+	}
 }
 
+func (s *state) announce(name string, value json.RawMessage) {
+	for p := range s.pages {
+		tell(p, stateAnswer{map[string]json.RawMessage{name: value}})
+	}
+}
+
+// get returns what a name stands for, nil if there is nothing.
+func (s *state) get(name string) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[name]
+}
+
+// A stateAnswer holds what has changed for a window: at first, everything.
 type stateAnswer struct {
-	Version int                        `json:"version"`
 	Changed map[string]json.RawMessage `json:"changed"`
 }
 
-// since returns what has changed after a version, and waits for it until ctx ends. The
-// version of another server means nothing, so a window that brings a later one gets everything.
-func (s *state) since(ctx context.Context, after int) stateAnswer {
-	for {
-		s.mu.Lock()
-		if after > s.version {
-			after = -1
-		}
-		answer := stateAnswer{s.version, map[string]json.RawMessage{}}
-		for name, value := range s.values {
-			if value.version > after {
-				answer.Changed[name] = value.json
-			}
-		}
-		changed := s.changed
-		s.mu.Unlock()
-		if len(answer.Changed) > 0 || after < 0 {
-			return answer
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return answer
-		}
-	}
+func (s *state) all() stateAnswer {
+	all := maps.Clone(s.kept)
+	maps.Copy(all, s.told)
+	return stateAnswer{all}
 }
 
 // getState answers everything that the page remembers.
 func (s *Server) getState(*http.Request) (any, error) {
-	return s.state.since(context.Background(), -1), nil
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.all(), nil
 }
 
-// followState tells a window of each change after the version that it knows. It is a WebSocket,
-// because a browser has only six connections for requests to one server, of all windows together.
+// followState tells a window everything, and then each change. It is a WebSocket, because a
+// browser has only six connections for requests to one server, of all windows together.
 func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
-	after, err := strconv.Atoi(r.URL.Query().Get("after"))
-	if err != nil {
-		http.Error(w, "after="+r.URL.Query().Get("after")+" is no version of the page's state.", http.StatusBadRequest)
-		return
-	}
-	conn, err := accept(w, r)
+	p, err := accept(w, r)
 	if err != nil {
 		return // the answer is written
 	}
-	defer conn.CloseNow()
-	left := conn.CloseRead(s.terminals.ctx)
-	go keepAlive(left, conn)
-	for {
-		answer := s.state.since(left, after)
-		if left.Err() != nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(left, patience)
-		err := wsjson.Write(ctx, conn, answer)
-		cancel()
-		if err != nil {
-			return
-		}
-		after = answer.Version
-	}
+	defer p.CloseNow()
+	s.state.mu.Lock()
+	tell(p, s.state.all())
+	s.state.pages[p] = struct{}{}
+	s.state.mu.Unlock()
+	keepAlive(p.CloseRead(s.terminals.ctx), p)
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	delete(s.state.pages, p)
 }
 
 // putState remembers a value of the page.
@@ -205,5 +156,11 @@ func (s *Server) putState(r *http.Request) (any, error) {
 	case !json.Valid(data):
 		return nil, refuse(http.StatusBadRequest, "%s is not JSON.", name)
 	}
-	return struct{}{}, s.state.set(name, json.RawMessage(data))
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	err = s.state.set(name, data)
+	if name == trainerPlace {
+		s.writePlace()
+	}
+	return struct{}{}, err
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -31,9 +32,8 @@ import (
 
 const (
 	maxTerminals = 8
-	kept         = 256 << 10       // bytes of output that a page sees again when it comes back
-	maxWaiting   = 128 << 10       // bytes for a page, which then slow the program down
-	patience     = 5 * time.Second // with a page that does not read
+	maxPages     = 8         // windows of one terminal
+	kept         = 256 << 10 // bytes of output that a page sees again when it comes back
 )
 
 //go:embed bashrc
@@ -50,34 +50,25 @@ type terminals struct {
 	mu   sync.Mutex
 	last int
 	all  map[int]*terminal
-	errs []error // of those that have ended
-}
-
-func newTerminals(ctx context.Context, dir string, env []string, state string) *terminals {
-	past := ""
-	if state != "" {
-		past = filepath.Join(filepath.Dir(state), "history")
-	}
-	return &terminals{ctx: ctx, dir: dir, env: env, past: past, all: map[int]*terminal{}}
+	err  error // of those that have ended
 }
 
 // A terminal is a bash on a pseudo-terminal.
 type terminal struct {
-	id   int
+	ID   int      `json:"id"` // which is all that a page is told of it
 	tty  *os.File // our side of it
 	stop context.CancelFunc
 	done chan struct{} // closed when nothing of it is left
 
-	mu      sync.Mutex
-	output  []byte // the last of it, at least kept bytes
-	marks   marks
-	ready   bool // bash waits for a command
-	run     *run // what the page has asked for, until bash is ready again
-	ended   bool
-	pages   map[*page]struct{}
-	writer  *page // the window whose keys and size count; nil if it has gone
-	size    unix.Winsize
-	changed *sync.Cond // any of that
+	mu     sync.Mutex
+	output []byte // the last of it, at least kept bytes
+	marks  marks
+	ready  bool // bash waits for a command
+	run    *run // what the page has asked for, until bash is ready again
+	ended  bool
+	pages  map[*websocket.Conn]struct{}
+	writer *websocket.Conn // the window whose keys and size count; nil if it has gone
+	size   unix.Winsize
 }
 
 // asked names a command of a lesson, or a tour of the X-ray.
@@ -91,8 +82,7 @@ type asked struct {
 // A run is what a terminal does for the page.
 type run struct {
 	asked
-	expected *readme.Command // nil if it is not judged
-	judged   func(message)   // hears how it ended
+	judge    func(result *message, printed []string) // nil if it is not judged
 	output   proc.Buffer
 	running  bool // what comes is its output
 	ended    bool // and what comes is the next prompt, or the next command of a paste
@@ -112,33 +102,7 @@ type message struct {
 	Rows   uint16 `json:"rows,omitempty"`
 }
 
-// A page is one browser window that shows a terminal.
-type page struct {
-	frames []frame // what it has still to get
-	size   int     // in bytes
-}
-
-// A frame is output, as bytes, or a message, as text.
-type frame struct {
-	kind websocket.MessageType
-	data []byte
-}
-
-func (p *page) put(kind websocket.MessageType, data []byte) {
-	p.size += len(data)
-	if last := len(p.frames) - 1; kind == websocket.MessageBinary && last >= 0 && p.frames[last].kind == kind {
-		p.frames[last].data = append(p.frames[last].data, data...)
-		return
-	}
-	p.frames = append(p.frames, frame{kind, bytes.Clone(data)})
-}
-
-func (p *page) tell(m message) {
-	text, _ := json.Marshal(m) // there is nothing in a message that JSON does not know
-	p.put(websocket.MessageText, text)
-}
-
-func (ts *terminals) open() (any, error) {
+func (ts *terminals) open(*http.Request) (any, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if len(ts.all) >= maxTerminals {
@@ -149,8 +113,8 @@ func (ts *terminals) open() (any, error) {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
 	ts.last++
-	ts.all[t.id] = t
-	return map[string]int{"id": t.id}, nil
+	ts.all[t.ID] = t
+	return t, nil
 }
 
 // start starts bash. All of it ends with ctx, with the terminal, or by itself.
@@ -164,23 +128,23 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	rc, nonce := filepath.Join(dir, ".bashrc"), rand.Text()
-	if err := errors.Join(os.WriteFile(rc, bytes.ReplaceAll(bashrc, []byte("NONCE"), []byte(nonce)), 0o600), os.WriteFile(filepath.Join(dir, ".curlrc"), nil, 0o600)); err != nil {
+	rc, past, nonce := filepath.Join(dir, ".bashrc"), cmp.Or(ts.past, dir), rand.Text()
+	err = errors.Join(os.WriteFile(rc, bytes.ReplaceAll(bashrc, []byte("NONCE"), []byte(nonce)), 0o600), os.WriteFile(filepath.Join(dir, ".curlrc"), nil, 0o600), os.MkdirAll(past, 0o700))
+	if err != nil {
 		return nil, err
 	}
-	ours, theirs, err := openTerminal()
+	ours, theirs, err := pty.Open()
 	if err != nil {
 		return nil, fmt.Errorf("getting a pseudo-terminal: %w", err)
 	}
+	if runtime.GOOS == "linux" {
+		// So that closing ours ends a read from it, also while a daemon keeps theirs open. On a Mac it cannot
+		// be polled, and the daemon keeps the file and a thread.
+		_ = unix.SetNonblock(int(ours.Fd()), true)
+	}
 	size := unix.Winsize{Col: 80, Row: 24} // until a page has another one
 	setSize(ours, size)
-	env := environ(ts.env, dir)
-	if ts.past != "" {
-		if err := os.MkdirAll(ts.past, 0o700); err != nil {
-			return nil, errors.Join(err, ours.Close(), theirs.Close())
-		}
-		env = append(env, fmt.Sprintf("WORKSHOP_HISTORY=%s", filepath.Join(ts.past, strconv.Itoa(id))))
-	}
+	env := append(environ(ts.env, dir), "WORKSHOP_HISTORY="+filepath.Join(past, strconv.Itoa(id)))
 	ctx, stop := context.WithCancel(ts.ctx)
 	p, err := proc.Start(ctx, proc.Cmd{
 		Path: "bash", Args: []string{"--noprofile", "--rcfile", rc, "-i"}, Dir: ts.dir, Env: env, Terminal: theirs,
@@ -191,8 +155,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		stop()
 		return nil, errors.Join(err, ours.Close())
 	}
-	t := &terminal{id: id, tty: ours, size: size, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*page]struct{}{}}
-	t.changed = sync.NewCond(&t.mu)
+	t := &terminal{ID: id, tty: ours, size: size, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*websocket.Conn]struct{}{}}
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -215,34 +178,12 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		delete(ts.all, id)
-		if err != nil {
-			ts.errs = append(ts.errs, fmt.Errorf("closing terminal %d: %w", id, err))
-		}
+		ts.err = errors.Join(ts.err, err)
 	})
 	return t, nil
 }
 
-// openTerminal returns both sides of a pseudo-terminal. Closing ours ends a read from it:
-// else a daemon on the other side would keep the file and a thread. On a Mac it does,
-// because files of terminals cannot be polled there.
-func openTerminal() (ours, theirs *os.File, err error) {
-	if ours, theirs, err = pty.Open(); err != nil || runtime.GOOS != "linux" {
-		return ours, theirs, err
-	}
-	blocking := ours
-	defer blocking.Close()
-	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-		ours = os.NewFile(uintptr(fd), blocking.Name())
-	}
-	if err != nil {
-		return nil, nil, errors.Join(err, theirs.Close())
-	}
-	return ours, theirs, nil
-}
-
-// setSize does not use File.Fd, after which reads would block again.
+// setSize does not use File.Fd, after which reads block.
 func setSize(tty *os.File, size unix.Winsize) {
 	if conn, err := tty.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) {
@@ -269,7 +210,7 @@ func (ts *terminals) close() error {
 	}
 	ts.mu.Unlock()
 	ts.wait.Wait()
-	return errors.Join(ts.errs...)
+	return ts.err
 }
 
 func (ts *terminals) find(id string) (*terminal, error) {
@@ -282,14 +223,22 @@ func (ts *terminals) find(id string) (*terminal, error) {
 	return nil, refuse(http.StatusNotFound, "There is no terminal %s.", id)
 }
 
-func (ts *terminals) list() any {
+func (ts *terminals) list(*http.Request) (any, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	rows := []map[string]any{}
-	for _, id := range slices.Sorted(maps.Keys(ts.all)) {
-		rows = append(rows, map[string]any{"id": id})
+	all := slices.AppendSeq([]*terminal{}, maps.Values(ts.all))
+	slices.SortFunc(all, func(a, b *terminal) int { return a.ID - b.ID })
+	return all, nil
+}
+
+// remove ends a terminal, and waits until nothing of it is left.
+func (ts *terminals) remove(r *http.Request) (any, error) {
+	t, err := ts.find(r.PathValue("id"))
+	if err == nil {
+		t.stop()
+		<-t.done
 	}
-	return rows
+	return struct{}{}, err
 }
 
 // read takes what bash and its commands print, until the terminal is closed.
@@ -306,41 +255,26 @@ func (t *terminal) read() {
 	}
 }
 
-// take keeps output for the pages. It waits for a page that is slower than the
-// program, but not for one that has stopped reading.
+// take sends output to the pages, and keeps it for those that come later. The slowest page
+// slows the program down, but one that has stopped reading loses its connection.
 func (t *terminal) take(data []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.output = append(t.output, data...)
 	for p := range t.pages {
-		p.put(websocket.MessageBinary, data)
+		send(p, websocket.MessageBinary, data)
 	}
 	t.marks.scan(data, t.mark)
 	if len(t.output) > 2*kept { // not with each piece, which would move all of it
 		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
 	}
-	t.changed.Broadcast()
-	for t.slow() {
-		t.changed.Wait()
-	}
 }
 
-// slow reports whether a page has much still to get.
-func (t *terminal) slow() bool {
-	for p := range t.pages {
-		if p.size > maxWaiting {
-			return true
-		}
-	}
-	return false
-}
-
-// tell queues a message for all pages. The caller holds t.mu.
+// tell tells all pages. The caller holds t.mu.
 func (t *terminal) tell(m message) {
 	for p := range t.pages {
-		p.tell(m)
+		tell(p, m)
 	}
-	t.changed.Broadcast()
 }
 
 // mark takes a mark of bashrc, or output between two of them.
@@ -373,9 +307,9 @@ func (t *terminal) mark(mark string, output []byte) {
 		}
 		t.ready = true
 		if t.run = nil; r != nil {
-			m := r.result()
-			if r.judged != nil {
-				r.judged(m)
+			m := message{Type: "result", asked: r.asked, ExitCode: &r.exitCode}
+			if r.judge != nil {
+				r.judge(&m, plain(r.output.String()))
 			}
 			t.tell(m)
 		}
@@ -383,21 +317,10 @@ func (t *terminal) mark(mark string, output []byte) {
 	}
 }
 
-// result judges a command by the rules of the runner.
-func (r *run) result() message {
-	m := message{Type: "result", asked: r.asked, ExitCode: &r.exitCode}
-	if r.expected != nil {
-		m.Difference = r.expected.Difference(plain(r.output.String()), r.exitCode)
-		ok := m.Difference == ""
-		m.OK = &ok
-	}
-	return m
-}
-
 // begin types a command and Return, if bash is ready for one.
 func (t *terminal) begin(text string, r *run) bool {
 	t.mu.Lock()
-	if !t.ready || t.run != nil || t.ended {
+	if !t.ready {
 		t.mu.Unlock()
 		return false
 	}
@@ -420,10 +343,10 @@ type request struct {
 }
 
 // resize takes the size of the window whose keys count.
-func (t *terminal) resize(p *page, cols, rows uint16) {
+func (t *terminal) resize(p *websocket.Conn, cols, rows uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended || t.writer != p && t.writer != nil || cols == 0 || rows == 0 {
+	if t.writer != p && t.writer != nil || cols == 0 || rows == 0 {
 		return
 	}
 	t.size = unix.Winsize{Col: min(cols, 1000), Row: min(rows, 1000)}
@@ -433,10 +356,10 @@ func (t *terminal) resize(p *page, cols, rows uint16) {
 
 // write makes a window the one whose keys count, if there is none or if the window
 // asks for it, and reports whether it is.
-func (t *terminal) write(p *page, takeOver bool) bool {
+func (t *terminal) write(p *websocket.Conn, takeOver bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, here := t.pages[p]; here && t.writer != p && (t.writer == nil || takeOver) {
+	if t.writer != p && (t.writer == nil || takeOver) {
 		t.writer = p
 		t.tellRoles()
 	}
@@ -447,18 +370,17 @@ func (t *terminal) write(p *page, takeOver bool) bool {
 func (t *terminal) tellRoles() {
 	for p := range t.pages {
 		writer := t.writer == p || t.writer == nil
-		p.tell(message{Type: "role", Writer: &writer, Cols: t.size.Col, Rows: t.size.Row})
+		tell(p, message{Type: "role", Writer: &writer, Cols: t.size.Col, Rows: t.size.Row})
 	}
-	t.changed.Broadcast()
 }
 
 // obey does what a page asks for.
-func (s *Server) obey(t *terminal, p *page, data []byte) error {
+func (s *Server) obey(t *terminal, p *websocket.Conn, data []byte) error {
 	var r request
 	if err := json.Unmarshal(data, &r); err != nil {
 		return fmt.Errorf("a request of the page: %w", err)
 	}
-	text, expected, refusal, judged := "", (*readme.Command)(nil), "", (func(message))(nil)
+	text, judge := "", (func(*message, []string))(nil)
 	switch r.Type {
 	case "resize":
 		t.resize(p, r.Cols, r.Rows)
@@ -467,11 +389,17 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 		t.write(p, true)
 		return nil
 	case "run":
-		c, err := s.lessons.command(r.Step, r.Block, r.Command)
-		if err != nil || hashOf(c) != r.Hash {
-			refusal = "stale" // the lesson has changed since the page was loaded
+		c, err := s.command(r.Step, r.Block, r.Command)
+		if err != nil || hashOf(c.Text) != r.Hash {
+			tell(p, message{Type: "stale", asked: r.asked}) // the lesson has changed since the page was loaded
+			return nil
 		}
-		text, expected, judged = c.Text, &c, func(m message) { s.remember(r.Hash, m) }
+		text = c.Text
+		judge = func(m *message, printed []string) {
+			m.Difference = c.Difference(printed, *m.ExitCode)
+			m.OK = new(m.Difference == "")
+			s.remember(r.Hash, *m)
+		}
 	case "tour":
 		r.asked = asked{Tour: r.Name}
 		if s.options.Tour != nil {
@@ -483,20 +411,9 @@ func (s *Server) obey(t *terminal, p *page, data []byte) error {
 	default:
 		return fmt.Errorf("there is no request %q", r.Type)
 	}
-	if refusal == "" {
-		t.write(p, true) // whoever clicks means this window
-		if !t.begin(text, &run{asked: r.asked, expected: expected, judged: judged}) {
-			refusal = "busy"
-		}
-	}
-	if refusal != "" {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if p.size > maxWaiting {
-			return errors.New("too many requests")
-		}
-		p.tell(message{Type: refusal, asked: r.asked})
-		t.changed.Broadcast()
+	t.write(p, true) // whoever clicks means this window
+	if !t.begin(text, &run{asked: r.asked, judge: judge}) {
+		tell(p, message{Type: "busy", asked: r.asked})
 	}
 	return nil
 }
@@ -515,15 +432,16 @@ const longestDifference = 4 << 10
 
 // remember keeps what a command of a lesson came to.
 func (s *Server) remember(hash string, m message) {
-	s.outcomes.Lock()
-	defer s.outcomes.Unlock()
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	name, all := fmt.Sprintf("outcomes-%d", m.Step), map[string]outcome{}
-	s.state.get(name, &all)
-	if all == nil { // the file says null
+	_ = json.Unmarshal(s.state.get(name), &all) // a value of somebody else's making is as good as none
+	if all == nil {                             // it is null
 		all = map[string]outcome{}
 	}
 	all[fmt.Sprintf("%d/%d", m.Block, m.Command)] = outcome{hash, *m.ExitCode, *m.OK, strings.ToValidUTF8(m.Difference[:min(len(m.Difference), longestDifference)], "")}
-	if err := s.state.set(name, all); err != nil {
+	value, err := json.Marshal(all)
+	if err := errors.Join(err, s.state.set(name, value)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }

@@ -11,11 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/yuin/goldmark"
-	"github.com/yuin/goldmark/extension"
-	"github.com/yuin/goldmark/renderer"
-	"github.com/yuin/goldmark/util"
-
 	"github.com/k8s-go/workshop/internal/board"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -42,78 +37,58 @@ type stepNotes struct {
 }
 
 var (
-	stepPart    = regexp.MustCompile(`^## Step (\d\d):`)
 	scriptPart  = regexp.MustCompile(`^### (.*) · (\d+) minutes`)
 	questionRow = regexp.MustCompile(`^\| \*\*(before|after):\*\* ([^|]+) \| ([^|]+) \| ([^|]+) \|$`)
 )
 
-// parseTrainers finds a step's part of TRAINERS.md. An error names the line that it cannot understand.
+// parseTrainers finds a step's part of TRAINERS.md. An error shows the line that it cannot understand.
 func parseTrainers(text string, step int) (notes stepNotes, err error) {
-	notes.Scripts = []script{}
-	var about strings.Builder
-	within, inTable, found := false, false, false
-	for i, line := range strings.Split(text, "\n") {
-		wrong := func(format string, args ...any) (stepNotes, error) {
-			return notes, fmt.Errorf("TRAINERS.md, line %d: %s", i+1, fmt.Sprintf(format, args...))
-		}
-		if strings.HasPrefix(line, "## ") {
-			part := stepPart.FindStringSubmatch(line)
-			within = part != nil && part[1] == fmt.Sprintf("%02d", step)
-			found = found || within
-			continue
-		}
-		if !within {
-			continue
-		}
-		var last *script
-		if len(notes.Scripts) > 0 {
-			last = &notes.Scripts[len(notes.Scripts)-1]
-		}
-		switch row := questionRow.FindStringSubmatch(line); {
-		case strings.HasPrefix(line, "### "):
-			heading := scriptPart.FindStringSubmatch(line)
-			if heading == nil {
-				return wrong("a section's heading ends with its minutes, such as \"### Watch · 10 minutes\"")
-			}
-			minutes, _ := strconv.Atoi(heading[2]) // the pattern lets only numbers through
-			notes.Scripts = append(notes.Scripts, script{Title: strings.ReplaceAll(heading[1], "`", ""), Minutes: minutes, Questions: []question{}})
-		case last != nil && strings.HasPrefix(line, ">"):
-			last.Say += strings.TrimPrefix(strings.TrimPrefix(line, ">"), " ") + "\n"
-		case strings.HasPrefix(line, "| ask |"):
-			inTable = true
-		case inTable && strings.HasPrefix(line, "|---"):
-		case inTable && row != nil && last != nil:
-			last.Questions = append(last.Questions, question{row[1], row[2], row[3], row[4]})
-		case inTable && line != "":
-			return wrong("a row of questions is | **before:** or **after:** and the question | what is often heard | the answer |")
-		default:
-			inTable = false
-			about.WriteString(line + "\n")
-		}
-	}
-	notes.About = about.String()
+	_, part, found := strings.Cut(text, fmt.Sprintf("\n## Step %02d:", step))
 	if !found {
 		return notes, refuse(http.StatusNotFound, "TRAINERS.md has nothing about step %d.", step)
+	}
+	part, _, _ = strings.Cut(part, "\n## ")
+	_, part, _ = strings.Cut(part, "\n") // the rest of the heading
+	notes.Scripts = []script{}
+	var last *script
+	inTable := false
+	for line := range strings.Lines(part) {
+		text := strings.TrimSuffix(line, "\n")
+		heading, row := scriptPart.FindStringSubmatch(text), questionRow.FindStringSubmatch(text)
+		switch {
+		case heading != nil:
+			minutes, _ := strconv.Atoi(heading[2]) // the pattern lets only numbers through
+			notes.Scripts = append(notes.Scripts, script{Title: strings.ReplaceAll(heading[1], "`", ""), Minutes: minutes, Questions: []question{}})
+			last = &notes.Scripts[len(notes.Scripts)-1]
+		case strings.HasPrefix(text, "### "):
+			return notes, fmt.Errorf("TRAINERS.md, %q: a section's heading ends with its minutes, such as \"### Watch · 10 minutes\"", text)
+		case last != nil && strings.HasPrefix(text, ">"):
+			last.Say += strings.TrimPrefix(strings.TrimPrefix(line, ">"), " ")
+		case strings.HasPrefix(text, "| ask |"):
+			inTable = true
+		case inTable && strings.HasPrefix(text, "|---"):
+		case inTable && row != nil && last != nil:
+			last.Questions = append(last.Questions, question{row[1], row[2], row[3], row[4]})
+		case inTable && text != "":
+			return notes, fmt.Errorf("TRAINERS.md, %q: a row of questions is | **before:** or **after:** and the question | what is often heard | the answer |", text)
+		default:
+			inTable = false
+			notes.About += line
+		}
 	}
 	return notes, nil
 }
 
 // trainer answers what TRAINERS.md has for a step.
-func (s *Server) trainer(r *http.Request) (any, error) {
-	step, err := s.options.Workspace.Step(r.PathValue("step"))
-	if err != nil {
-		return nil, problem{http.StatusNotFound, err}
-	}
-	text, err := os.ReadFile(filepath.Join(s.options.Workspace.Root, "TRAINERS.md"))
+func (s *Server) trainer(step workspace.Step, _ *http.Request) (any, error) {
+	source, err := os.ReadFile(filepath.Join(s.options.Workspace.Root, "TRAINERS.md"))
 	if err != nil {
 		return nil, fmt.Errorf("the trainer's notes: %w", err)
 	}
-	notes, err := parseTrainers(string(text), step.Number)
+	notes, err := parseTrainers(string(source), step.Number)
 	if err != nil {
 		return nil, err
 	}
-	md := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithRendererOptions(
-		renderer.WithNodeRenderers(util.Prioritized(&lessonRenderer{step: workspace.Step{Number: step.Number}}, 100))))
 	texts := []*string{&notes.About}
 	for i := range notes.Scripts {
 		texts = append(texts, &notes.Scripts[i].Say)
@@ -122,6 +97,7 @@ func (s *Server) trainer(r *http.Request) (any, error) {
 			texts = append(texts, &q.Ask, &q.Wrong, &q.Answer)
 		}
 	}
+	md := markdown(&lessonRenderer{step: workspace.Step{Number: step.Number}}) // whose links begin at the root
 	for _, text := range texts {
 		var b bytes.Buffer
 		err = errors.Join(err, md.Convert([]byte(*text), &b))

@@ -280,7 +280,7 @@ func TestBrowserTrainerFollow(t *testing.T) {
 	}
 	is := func(step int, id, title string) {
 		t.Helper()
-		fatal.If(t, writePlace(file, place{Step: step, ID: id, Title: title}))
+		fatal.If(t, workspace.WriteWhole(file, fmt.Appendf(nil, `{"step": %d, "id": %q, "title": %q}`, step, id, title), 0o644))
 	}
 	inView := func(id string) string {
 		return fmt.Sprintf(`(({top}) => top > 0 && top < 300)(document.getElementById(%q).getBoundingClientRect())`, id)

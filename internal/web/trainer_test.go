@@ -93,13 +93,13 @@ If you are late: stop.
 ### Other · 5 minutes
 `
 
-// A text that cannot be understood is an error that names the line.
+// A text that cannot be understood is an error that shows the line.
 func TestTrainersTextBroken(t *testing.T) {
 	for what, tc := range map[string]struct{ old, broken, want string }{
-		"a cell is missing":        {"| two | `three` |", "| two |", "line 14: a row of questions is"},
-		"a cell too many":          {"| chance |", "| chance | luck |", "line 15: a row of questions is"},
-		"neither before nor after": {"**after:** Why", "Why", "line 15: a row of questions is"},
-		"no minutes":               {" · 8 minutes", "", "line 7: a section's heading ends with its minutes"},
+		"a cell is missing":        {"| two | `three` |", "| two |", "| two |\": a row of questions is"},
+		"a cell too many":          {"| chance |", "| chance | luck |", "| luck | Addition. |\": a row of questions is"},
+		"neither before nor after": {"**after:** Why", "Why", "| Why? | chance | Addition. |\": a row of questions is"},
+		"no minutes":               {" · 8 minutes", "", "### Count\": a section's heading ends with its minutes"},
 		"no such step":             {"## Step 01", "## Step 03", "nothing about step 1"},
 	} {
 		if !strings.Contains(someTrainers, tc.old) {

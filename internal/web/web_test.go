@@ -197,9 +197,9 @@ func (s *screen) run(step, block, command int) {
 
 func (c *client) request(step, block, command int) string {
 	c.t.Helper()
-	now, err := c.s.lessons.command(step, block, command)
+	now, err := c.s.command(step, block, command)
 	fatal.If(c.t, err)
-	return fmt.Sprintf(`{"type":"run","step":%d,"block":%d,"command":%d,"hash":%q}`, step, block, command, hashOf(now))
+	return fmt.Sprintf(`{"type":"run","step":%d,"block":%d,"command":%d,"hash":%q}`, step, block, command, hashOf(now.Text))
 }
 
 func (s *screen) keys(keys string) {
