@@ -2,12 +2,12 @@ package web
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/coder/websocket/wsjson"
 )
 
 // accept makes a WebSocket of a request. ServeHTTP has checked its origin, and its token, which is the other protocol.
@@ -26,26 +26,23 @@ func send(p *websocket.Conn, kind websocket.MessageType, data []byte) {
 
 // tell sends JSON.
 func tell(p *websocket.Conn, value any) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	_ = wsjson.Write(ctx, p, value)
+	text, _ := json.Marshal(value) // there is nothing in it that JSON does not know
+	send(p, websocket.MessageText, text)
 }
 
 // keepAlive says every half a minute that there is still somebody, until ctx ends: forwarders drop what is silent.
 func keepAlive(ctx context.Context, conn *websocket.Conn) {
-	for ctx.Err() == nil {
+	for err := error(nil); err == nil; {
 		select {
 		case <-ctx.Done():
+			return
 		case <-time.After(30 * time.Second):
-			waiting, cancel := context.WithTimeout(ctx, time.Minute)
-			err := conn.Ping(waiting)
-			cancel()
-			if err != nil { // the other side sleeps, or the way to it is broken
-				_ = conn.CloseNow() // which whoever reads and writes hears
-				return
-			}
 		}
+		waiting, cancel := context.WithTimeout(ctx, time.Minute)
+		err = conn.Ping(waiting)
+		cancel()
 	}
+	_ = conn.CloseNow() // the other side sleeps, or the way to it is broken
 }
 
 // connect shows a terminal in a page, for as long as the page is there.

@@ -16,11 +16,7 @@ type marks struct {
 
 const maxMark = 64
 
-var (
-	mark = regexp.MustCompile(`\x1b\]133;([^\a\x1b]{1,50})\a`)
-	// The end of the output may be the beginning of a mark.
-	markBegun = regexp.MustCompile(`\x1b(\](1(3(3(;[^\a\x1b]{0,50})?)?)?)?)?$`)
-)
+var mark = regexp.MustCompile(`\x1b\]133;([^\a\x1b]{1,50})\a`)
 
 // scan calls f with each mark, and with the output before, between and after them.
 func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
@@ -41,8 +37,12 @@ func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
 		at = found[1]
 	}
 	data = data[at:]
-	m.held = bytes.Clone(markBegun.Find(data[max(0, len(data)-maxMark):]))
-	output(data[:len(data)-len(m.held)])
+	begun := bytes.LastIndexByte(data, 0x1b)
+	if begun < len(data)-maxMark || begun < 0 {
+		begun = len(data)
+	}
+	m.held = bytes.Clone(data[begun:])
+	output(data[:begun])
 }
 
 var (

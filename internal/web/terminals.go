@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -16,7 +17,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -76,6 +76,7 @@ type asked struct {
 	Step    int    `json:"step,omitempty"`
 	Block   int    `json:"block,omitempty"`
 	Command int    `json:"command,omitempty"`
+	Hash    string `json:"hash,omitempty"` // of the command's text, as the page has it
 	Tour    string `json:"tour,omitempty"`
 }
 
@@ -159,7 +160,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		t.read()
+		_, _ = io.Copy(t, ours) // until ours is closed
 	}()
 	ts.wait.Go(func() {
 		defer stop()
@@ -241,23 +242,9 @@ func (ts *terminals) remove(r *http.Request) (any, error) {
 	return struct{}{}, err
 }
 
-// read takes what bash and its commands print, until the terminal is closed.
-func (t *terminal) read() {
-	buffer := make([]byte, 32<<10)
-	for {
-		n, err := t.tty.Read(buffer)
-		if n > 0 {
-			t.take(buffer[:n])
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// take sends output to the pages, and keeps it for those that come later. The slowest page
+// Write sends output to the pages, and keeps it for those that come later. The slowest page
 // slows the program down, but one that has stopped reading loses its connection.
-func (t *terminal) take(data []byte) {
+func (t *terminal) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.output = append(t.output, data...)
@@ -268,6 +255,7 @@ func (t *terminal) take(data []byte) {
 	if len(t.output) > 2*kept { // not with each piece, which would move all of it
 		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
 	}
+	return len(data), nil
 }
 
 // tell tells all pages. The caller holds t.mu.
@@ -338,7 +326,6 @@ type request struct {
 	Cols uint16 `json:"cols"`
 	Rows uint16 `json:"rows"`
 	Name string `json:"name"`
-	Hash string `json:"hash"` // of the command's text, as the page has it
 	asked
 }
 
@@ -369,8 +356,7 @@ func (t *terminal) write(p *websocket.Conn, takeOver bool) bool {
 // tellRoles tells each window whether its keys count, and the size that does. The caller holds t.mu.
 func (t *terminal) tellRoles() {
 	for p := range t.pages {
-		writer := t.writer == p || t.writer == nil
-		tell(p, message{Type: "role", Writer: &writer, Cols: t.size.Col, Rows: t.size.Row})
+		tell(p, message{Type: "role", Writer: new(t.writer == p || t.writer == nil), Cols: t.size.Col, Rows: t.size.Row})
 	}
 }
 
@@ -398,7 +384,7 @@ func (s *Server) obey(t *terminal, p *websocket.Conn, data []byte) error {
 		judge = func(m *message, printed []string) {
 			m.Difference = c.Difference(printed, *m.ExitCode)
 			m.OK = new(m.Difference == "")
-			s.remember(r.Hash, *m)
+			s.remember(*m)
 		}
 	case "tour":
 		r.asked = asked{Tour: r.Name}
@@ -418,28 +404,17 @@ func (s *Server) obey(t *terminal, p *websocket.Conn, data []byte) error {
 	return nil
 }
 
-// An outcome is what a command of a lesson came to, as the page remembers it. It is about the
-// command with that hash, and says nothing of one that was written since.
-type outcome struct {
-	Hash       string `json:"hash"`
-	ExitCode   int    `json:"exitCode"`
-	OK         bool   `json:"ok"`
-	Difference string `json:"difference,omitempty"`
-}
-
-// longestDifference is what the page remembers of one, in bytes.
-const longestDifference = 4 << 10
-
-// remember keeps what a command of a lesson came to.
-func (s *Server) remember(hash string, m message) {
+// remember keeps what a command of a lesson came to. Of a command that was written since, with
+// another hash, it says nothing.
+func (s *Server) remember(result message) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	name, all := fmt.Sprintf("outcomes-%d", m.Step), map[string]outcome{}
+	name, all := fmt.Sprintf("outcomes-%d", result.Step), map[string]message{}
 	_ = json.Unmarshal(s.state.get(name), &all) // a value of somebody else's making is as good as none
 	if all == nil {                             // it is null
-		all = map[string]outcome{}
+		all = map[string]message{}
 	}
-	all[fmt.Sprintf("%d/%d", m.Block, m.Command)] = outcome{hash, *m.ExitCode, *m.OK, strings.ToValidUTF8(m.Difference[:min(len(m.Difference), longestDifference)], "")}
+	all[fmt.Sprintf("%d/%d", result.Block, result.Command)] = result
 	value, err := json.Marshal(all)
 	if err := errors.Join(err, s.state.set(name, value)); err != nil {
 		fmt.Fprintln(os.Stderr, err)

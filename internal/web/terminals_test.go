@@ -380,7 +380,7 @@ func TestDaemonKeepsNoTerminal(t *testing.T) {
 	if n := open(); n != before {
 		t.Errorf("%d pseudo-terminals are open, %d were before", n, before)
 	}
-	if stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*terminal).read")) {
+	if stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*terminals).start")) {
 		t.Error("the terminal is still read")
 	}
 }
@@ -471,7 +471,7 @@ func TestPromptDrawnAgain(t *testing.T) {
 		{"\x1b]133;D;7;N\a\x1b]133;C;N\amore\r\n", ""}, // a paste of two commands
 		{"\x1b]133;D;5;N\a\x1b]133;A;N\a$ \x1b]133;B;N\a", "result 5 prompt"},
 	} {
-		tm.take([]byte(step.output))
+		_, _ = tm.Write([]byte(step.output)) // it never fails
 		tell(p, message{Type: "end of this step"})
 		var got []string
 		for {
