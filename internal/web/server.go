@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -135,13 +134,9 @@ func (s *Server) look(ctx context.Context, name string, f func(context.Context) 
 func (s *Server) Address() string { return s.origins[len(s.origins)-1] + "/#token=" + s.token }
 
 func (s *Server) routes() http.Handler {
-	files, err := fs.Sub(static, "static")
-	if err != nil {
-		panic(err) // static is a valid path, as the compiler has seen
-	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, "index.html") })
-	mux.Handle("GET /static/", gzhttp.GzipHandler(http.StripPrefix("/static/", http.FileServerFS(files))))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, static, "static/index.html") })
+	mux.Handle("GET /static/", gzhttp.GzipHandler(http.FileServerFS(static)))
 	mux.HandleFunc("GET /api/state/ws", s.followState)
 	mux.HandleFunc("GET /api/terminals/{id}/ws", s.connect)
 	for pattern, f := range map[string]func(*http.Request) (any, error){
@@ -218,10 +213,7 @@ var policy = "default-src 'none'; script-src 'self' '" + importMapHash() + "'; s
 
 // importMapHash names the list of modules of index.html as a browser does.
 func importMapHash() string {
-	page, err := fs.ReadFile(static, "static/index.html")
-	if err != nil {
-		panic(err) // it is compiled in
-	}
+	page, _ := static.ReadFile("static/index.html") // it is compiled in
 	_, list, _ := strings.Cut(string(page), `<script type="importmap">`)
 	list, _, _ = strings.Cut(list, "</script>")
 	sum := sha256.Sum256([]byte(list))

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -30,12 +29,7 @@ type state struct {
 	pages map[*websocket.Conn]struct{}
 }
 
-const (
-	maxValue  = 256 << 10 // bytes
-	maxValues = 200
-)
-
-var stateName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,60}$`)
+const maxValue = 256 << 10 // bytes
 
 // openState reads what an earlier page has left. A file that cannot be understood is moved aside.
 func openState(file string) (*state, error) {
@@ -60,12 +54,8 @@ func openState(file string) (*state, error) {
 func (s *state) set(name string, value json.RawMessage) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, there := s.kept[name]
-	switch {
-	case there && bytes.Equal(old, value):
+	if bytes.Equal(s.kept[name], value) {
 		return nil
-	case !there && len(s.kept) >= maxValues:
-		return refuse(http.StatusInsufficientStorage, "The page remembers %d things already, and no more fit in.", maxValues)
 	}
 	s.kept[name] = value
 	s.announce(name, value)
@@ -144,9 +134,6 @@ func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
 // putState remembers a value of the page.
 func (s *Server) putState(r *http.Request) (any, error) {
 	name := r.PathValue("name")
-	if !stateName.MatchString(name) {
-		return nil, refuse(http.StatusBadRequest, "The page cannot remember anything by the name %q.", name)
-	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxValue+1))
 	switch {
 	case err != nil:
