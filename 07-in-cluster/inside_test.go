@@ -76,7 +76,7 @@ func (d *deployment) inside() {
 			return i.Program == name && i.Key == d.namespace+"/inside" && i.Step == step && i.What == what && i.Reason == reason
 		}
 	}
-	room.InOrder("the way of a policy from its event to the write",
+	room.Until("the way of a policy from its event to the write",
 		own("event", "policy added", ""),
 		own("queued", "", "policy added"),
 		own("phase", "judge", ""),

@@ -3,6 +3,7 @@ package xray
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,8 @@ type owners struct {
 
 	searches atomic.Int32 // that go on or wait
 	looking  sync.Mutex
-	found    []int     // processes, the latest last
-	rest     time.Time // after a search in vain, until then no further one: they must cost little
+	found    []procfs.Proc // the latest last
+	rest     time.Time     // after a search in vain, until then no further one: they must cost little
 }
 
 // connected begins to look for the owner of a new connection at once, because
@@ -70,24 +71,18 @@ func (o *owners) find(remote string) int {
 	}
 	socket := fmt.Sprintf("socket:[%d]", end.Inode)
 	began := time.Now()
-	pids := slices.Clone(o.found)
+	processes := slices.Clone(o.found)
 	if began.After(o.rest) {
 		all, _ := procfs.AllProcs() // none if /proc cannot be read
-		slices.SortFunc(all, func(a, b procfs.Proc) int { return b.PID - a.PID })
-		for _, p := range all {
-			pids = append(pids, p.PID)
-		}
+		sort.Sort(sort.Reverse(all))
+		processes = append(processes, all...)
 	}
-	for _, pid := range pids {
-		p, err := procfs.NewProc(pid)
-		if err != nil {
-			continue // it has ended
-		}
-		files, _ := p.FileDescriptorTargets() // none of another user's
+	for _, p := range processes {
+		files, _ := p.FileDescriptorTargets() // none of another user's, and of one that has ended
 		if slices.Contains(files, socket) {
 			const most = 20
-			o.found = append(o.found[max(0, len(o.found)-most):], pid)
-			return pid
+			o.found = append(o.found[max(0, len(o.found)-most):], p)
+			return p.PID
 		}
 	}
 	o.rest = time.Now().Add(3 * time.Since(began))

@@ -14,7 +14,6 @@ import (
 // When it has come to the last one it rests, because no window looks that often: to be
 // woken up by each observation would cost more than to make an item of it.
 func (h *Hub) observe(observations <-chan faultproxy.Observation) {
-	const rest = 10 * time.Millisecond // the proxy keeps what comes meanwhile
 	for o := range observations {
 		pid := 0
 		if o.Moment == faultproxy.Begun {
@@ -26,12 +25,8 @@ func (h *Hub) observe(observations <-chan faultproxy.Observation) {
 		}
 		h.observed(o, pid)
 		h.mu.Unlock()
-		if len(observations) > 0 {
-			continue
-		}
-		select {
-		case <-h.ctx.Done():
-		case <-time.After(rest):
+		if len(observations) == 0 {
+			time.Sleep(10 * time.Millisecond) // the proxy keeps what comes meanwhile
 		}
 	}
 }
@@ -40,7 +35,10 @@ func (h *Hub) observe(observations <-chan faultproxy.Observation) {
 func (h *Hub) observed(o faultproxy.Observation, pid int) {
 	r := h.underWay[o.Request.ID]
 	if r == nil {
-		r = describe(o.Request, pid)
+		r = &Item{
+			Program: programOf(o.Request.UserAgent), PID: pid, ID: o.Request.ID, Verb: o.Request.Verb, Group: clip(o.Request.Group), Resource: clip(o.Request.Resource),
+			Namespace: clip(o.Request.Namespace), Name: clip(o.Request.Name), Path: clip(o.Request.Path), // without the query
+		}
 		if o.Moment != faultproxy.Ended {
 			h.underWay[o.Request.ID] = r
 		}
@@ -77,13 +75,6 @@ func (h *Hub) forgetEnded() {
 	ended, _ := h.proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Took > 0 }})
 	for _, r := range ended {
 		delete(h.underWay, r.ID)
-	}
-}
-
-func describe(r faultproxy.Request, pid int) *Item {
-	return &Item{
-		Program: programOf(r.UserAgent), PID: pid, ID: r.ID, Verb: r.Verb, Group: clip(r.Group), Resource: clip(r.Resource),
-		Namespace: clip(r.Namespace), Name: clip(r.Name), Path: clip(r.Path), // without the query
 	}
 }
 

@@ -30,7 +30,7 @@ func Loop[T comparable](queue *workqueue.TypedRateLimitingInterface[T], informer
 	if r == nil {
 		return
 	}
-	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r, backingOff: map[T]time.Time{}}
+	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r}
 	*queue = q
 	for _, informer := range informers {
 		r.events(informer)
@@ -86,8 +86,7 @@ type observedQueue[T comparable] struct {
 	reporter *Reporter
 
 	idle, working atomic.Int64 // workers
-	mu            sync.Mutex
-	backingOff    map[T]time.Time // until when
+	backingOff    sync.Map     // of keys, until when
 }
 
 func (q *observedQueue[T]) tell(key T, i Item) {
@@ -106,9 +105,7 @@ func (q *observedQueue[T]) Get() (T, bool) {
 	q.idle.Add(-1)
 	if !shutdown {
 		q.working.Add(1)
-		q.mu.Lock()
-		delete(q.backingOff, key)
-		q.mu.Unlock()
+		q.backingOff.Delete(key)
 		q.tell(key, Item{Step: "phase", What: "work"})
 	}
 	return key, shutdown
@@ -116,10 +113,7 @@ func (q *observedQueue[T]) Get() (T, bool) {
 
 func (q *observedQueue[T]) Done(key T) {
 	q.working.Add(-1)
-	q.mu.Lock()
-	_, later := q.backingOff[key]
-	q.mu.Unlock()
-	if !later {
+	if _, later := q.backingOff.Load(key); !later {
 		q.tell(key, Item{Step: "phase", What: "done"})
 	}
 	q.TypedRateLimitingInterface.Done(key)
@@ -138,18 +132,14 @@ func (q *observedQueue[T]) AddRateLimited(key T) {
 
 func (q *observedQueue[T]) wait(key T, d time.Duration, reason string) {
 	until := time.Now().Add(d)
-	q.mu.Lock()
-	q.backingOff[key] = until
-	q.mu.Unlock()
+	q.backingOff.Store(key, until)
 	q.tell(key, Item{Step: "backing off", Reason: reason, Until: until.UnixMilli()})
 }
 
 func (q *observedQueue[T]) state() Item {
 	now, working, backingOff := time.Now(), int(q.working.Load()), 0
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, until := range q.backingOff {
-		if now.Before(until) {
+	for _, until := range q.backingOff.Range {
+		if now.Before(until.(time.Time)) {
 			backingOff++
 		}
 	}

@@ -70,16 +70,10 @@ func (r *Room) Recording() (text string, items []xray.Item) {
 	return text, file.Items
 }
 
-// Until waits for an item, and returns it. It reads the recording, because a
-// batch of many items holds none of them.
-func (r *Room) Until(what string, f func(xray.Item) bool) xray.Item {
-	r.t.Helper()
-	return r.InOrder(what, f)
-}
-
-// InOrder waits for items that come one after the other, perhaps with others
-// between them, and returns the last one.
-func (r *Room) InOrder(what string, steps ...func(xray.Item) bool) (last xray.Item) {
+// Until waits for items that come one after the other, perhaps with others between
+// them, and returns the last one. It reads the recording, because a batch of many
+// items holds none of them.
+func (r *Room) Until(what string, steps ...func(xray.Item) bool) (last xray.Item) {
 	r.t.Helper()
 	r.Eventually(time.Minute, func(context.Context) error {
 		_, items := r.Recording()
