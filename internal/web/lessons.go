@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/alecthomas/chroma/v2"
+	htmlformatter "github.com/alecthomas/chroma/v2/formatters/html"
 	"github.com/alecthomas/chroma/v2/lexers"
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -240,9 +241,11 @@ func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, enterin
 	return ast.WalkContinue, err
 }
 
-// highlight returns the lines of a text as HTML. It writes classes, and the page's style
-// sheet has their colours.
-func highlight(lexer chroma.Lexer, text string) ([]string, error) {
+// formatter writes classes, and the page's style sheet has their colours.
+var formatter = htmlformatter.New(htmlformatter.WithClasses(true), htmlformatter.PreventSurroundingPre(true))
+
+// highlight returns the lines of a text as HTML.
+func highlight(lexer chroma.Lexer, text string) (lines []string, err error) {
 	if lexer == nil {
 		lexer = lexers.Fallback
 	}
@@ -250,17 +253,10 @@ func highlight(lexer chroma.Lexer, text string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("highlighting: %w", err)
 	}
-	var lines []string
 	for _, line := range chroma.SplitTokensIntoLines(tokens.Tokens()) {
 		var b strings.Builder
-		for _, token := range line {
-			text := html.EscapeString(token.Value)
-			if class := chroma.StandardTypes[token.Type]; class != "" {
-				text = fmt.Sprintf("<span class=\"%s\">%s</span>", class, text)
-			}
-			b.WriteString(text)
-		}
+		err = errors.Join(err, formatter.Format(&b, &chroma.Style{}, chroma.Literator(line...)))
 		lines = append(lines, b.String())
 	}
-	return lines, nil
+	return lines, err
 }

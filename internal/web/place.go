@@ -34,9 +34,9 @@ const (
 // headingID is how a lesson names a heading: the page puts it into its address, where other words may have a meaning.
 var headingID = regexp.MustCompile(`^[a-z0-9-]*$`)
 
-// writePlace writes where this page's trainer is to the file that others follow. The caller holds s.changing.
+// writePlace writes where this page's trainer is to the file that others follow. The caller holds the state.
 func (s *Server) writePlace() {
-	p := s.state.get(trainerPlace)
+	p := s.state.kept[trainerPlace]
 	if s.options.Place == "" || p == nil {
 		return
 	}

@@ -312,7 +312,9 @@ func TestBrowserKnow(t *testing.T) {
 		for _, fault := range e.Proxy.Active() {
 			look.Faults = append(look.Faults, string(fault))
 		}
+		c.s.state.Lock()
 		c.s.state.tell("cluster", look)
+		c.s.state.Unlock()
 	}
 	tell()
 	b := open(t, c, "/")

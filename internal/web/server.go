@@ -67,7 +67,6 @@ type Server struct {
 	token   string
 	handler http.Handler
 
-	changing  sync.Mutex // by whoever reads state and sets it
 	state     *state
 	terminals *terminals
 }
@@ -98,7 +97,9 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 		return context.WithValue(ctx, strangerKey{}, sync.OnceValue(func() bool { return stranger(c) }))
 	}}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	s.state.Lock()
 	s.writePlace() // as it was when the page ended
+	s.state.Unlock()
 	looking, stop := context.WithCancel(ctx)
 	var looks sync.WaitGroup
 	defer looks.Wait()
@@ -120,7 +121,10 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 // look tells the windows what f finds every second, until ctx ends.
 func (s *Server) look(ctx context.Context, name string, f func(context.Context) any) {
 	for ctx.Err() == nil {
-		s.state.tell(name, f(ctx))
+		found := f(ctx)
+		s.state.Lock()
+		s.state.tell(name, found)
+		s.state.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):

@@ -23,10 +23,10 @@ import (
 type state struct {
 	file string // "" keeps nothing
 
-	mu    sync.Mutex
-	kept  map[string]json.RawMessage // in the file, unless it is null
-	told  map[string]json.RawMessage // true only for as long as the server runs
-	pages map[*websocket.Conn]struct{}
+	sync.Mutex                            // whoever calls a method holds it
+	kept       map[string]json.RawMessage // in the file, unless it is null
+	told       map[string]json.RawMessage // true only for as long as the server runs
+	pages      map[*websocket.Conn]struct{}
 }
 
 const maxValue = 256 << 10 // bytes
@@ -52,8 +52,6 @@ func openState(file string) (*state, error) {
 
 // set remembers a value and tells all windows.
 func (s *state) set(name string, value json.RawMessage) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if bytes.Equal(s.kept[name], value) {
 		return nil
 	}
@@ -64,8 +62,8 @@ func (s *state) set(name string, value json.RawMessage) error {
 	}
 	kept := maps.Clone(s.kept)
 	maps.DeleteFunc(kept, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
-	data, err := json.MarshalIndent(kept, "", " ")
-	if err := errors.Join(err, os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
+	data, _ := json.MarshalIndent(kept, "", " ") // each of them is JSON
+	if err := errors.Join(os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
 		return fmt.Errorf("keeping what the page remembers: %w", err)
 	}
 	return nil
@@ -74,8 +72,6 @@ func (s *state) set(name string, value json.RawMessage) error {
 // tell tells all windows a value that is true only for as long as the server runs.
 func (s *state) tell(name string, value any) {
 	data, _ := json.Marshal(value) // what the server tells is always JSON
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !bytes.Equal(s.told[name], data) {
 		s.told[name] = data
 		s.announce(name, data)
@@ -86,13 +82,6 @@ func (s *state) announce(name string, value json.RawMessage) {
 	for p := range s.pages {
 		tell(p, stateAnswer{map[string]json.RawMessage{name: value}})
 	}
-}
-
-// get returns what a name stands for, nil if there is nothing.
-func (s *state) get(name string) json.RawMessage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kept[name]
 }
 
 // A stateAnswer holds what has changed for a window: at first, everything.
@@ -106,10 +95,9 @@ func (s *state) all() stateAnswer {
 	return stateAnswer{all}
 }
 
-// getState answers everything that the page remembers.
 func (s *Server) getState(*http.Request) (any, error) {
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
 	return s.state.all(), nil
 }
 
@@ -121,17 +109,16 @@ func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
 		return // the answer is written
 	}
 	defer p.CloseNow()
-	s.state.mu.Lock()
+	s.state.Lock()
 	tell(p, s.state.all())
 	s.state.pages[p] = struct{}{}
-	s.state.mu.Unlock()
+	s.state.Unlock()
 	keepAlive(p.CloseRead(s.terminals.ctx), p)
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
 	delete(s.state.pages, p)
 }
 
-// putState remembers a value of the page.
 func (s *Server) putState(r *http.Request) (any, error) {
 	name := r.PathValue("name")
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxValue+1))
@@ -143,8 +130,8 @@ func (s *Server) putState(r *http.Request) (any, error) {
 	case !json.Valid(data):
 		return nil, refuse(http.StatusBadRequest, "%s is not JSON.", name)
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
 	err = s.state.set(name, data)
 	if name == trainerPlace {
 		s.writePlace()

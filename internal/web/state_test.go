@@ -106,7 +106,9 @@ func TestStateIsTold(t *testing.T) {
 		t.Errorf("then: %s", a.Changed)
 	}
 	// What the server tells is true only while it runs.
+	c.s.state.Lock()
 	c.s.state.tell("cluster", Cluster{Name: "kwok"})
+	c.s.state.Unlock()
 	if a := heard(); slices.Sorted(maps.Keys(a.Changed))[0] != "cluster" {
 		t.Errorf("at last: %s", a.Changed)
 	}

@@ -407,11 +407,11 @@ func (s *Server) obey(t *terminal, p *websocket.Conn, data []byte) error {
 // remember keeps what a command of a lesson came to. Of a command that was written since, with
 // another hash, it says nothing.
 func (s *Server) remember(result message) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
 	name, all := fmt.Sprintf("outcomes-%d", result.Step), map[string]message{}
-	_ = json.Unmarshal(s.state.get(name), &all) // a value of somebody else's making is as good as none
-	if all == nil {                             // it is null
+	_ = json.Unmarshal(s.state.kept[name], &all) // a value of somebody else's making is as good as none
+	if all == nil {                              // it is null
 		all = map[string]message{}
 	}
 	all[fmt.Sprintf("%d/%d", result.Block, result.Command)] = result
