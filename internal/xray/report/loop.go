@@ -46,18 +46,14 @@ func Loop[T comparable](queue *workqueue.TypedRateLimitingInterface[T], informer
 
 // CacheOf returns the state of an informer's cache.
 func CacheOf(informer cache.SharedIndexInformer) Cache {
-	return Cache{Resource: resourceOf(informer), Objects: len(informer.GetStore().ListKeys()), ResourceVersion: informer.LastSyncResourceVersion()}
+	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kindOf(informer)})
+	return Cache{Resource: plural.Resource, Objects: len(informer.GetStore().ListKeys()), ResourceVersion: informer.LastSyncResourceVersion()}
 }
 
 // kindOf returns what an informer informs of. The name says it: "SharedIndexInformer *v1.Pod".
 func kindOf(informer cache.SharedIndexInformer) string {
 	name := informer.HasSyncedChecker().Name()
 	return name[strings.LastIndexByte(name, '.')+1:]
-}
-
-func resourceOf(informer cache.SharedIndexInformer) string {
-	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kindOf(informer)})
-	return plural.Resource
 }
 
 // events reports each change of which an informer tells its handlers.
