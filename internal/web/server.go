@@ -62,8 +62,7 @@ type Cluster struct {
 // A Server serves the page, and runs its terminals.
 type Server struct {
 	options Options
-	hosts   []string // what the Host header may say
-	origins []string // and the Origin header, the one of Address last
+	origins []string // what the Origin header may say, and after :// the Host header; the one of Address is the last
 	token   string
 	handler http.Handler
 
@@ -78,11 +77,9 @@ const maxConnections = 200
 // nothing that it started runs any more. It calls ready when the page can be opened.
 func Serve(ctx context.Context, listener net.Listener, options Options, ready func(*Server)) error {
 	// Not localhost: another user may listen on the same port of [::1], which that may be.
-	host := listener.Addr().String()
-	s := &Server{options: options, hosts: []string{host}, origins: []string{"http://" + host}, token: rand.Text()}
+	s := &Server{options: options, origins: []string{"http://" + listener.Addr().String()}, token: rand.Text()}
 	if options.Origin != "" {
-		_, host, _ := strings.Cut(options.Origin, "://")
-		s.hosts, s.origins = append(s.hosts, host), append(s.origins, options.Origin)
+		s.origins = append(s.origins, options.Origin)
 	}
 	var err error
 	if s.state, err = openState(options.State); err != nil {
@@ -118,7 +115,7 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 	return errors.Join(err, s.terminals.close())
 }
 
-// look tells the windows what f finds every second, until ctx ends.
+// look tells the windows what f finds every second, until ctx ends: a change on another machine wakes nobody.
 func (s *Server) look(ctx context.Context, name string, f func(context.Context) any) {
 	for ctx.Err() == nil {
 		found := f(ctx)
@@ -246,7 +243,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.options.Origin == "" && isStranger():
 		w.Header().Set("Connection", "close")
 		reason = "This page belongs to another user of this machine. Run make web as the user of this browser."
-	case !slices.Contains(s.hosts, r.Host):
+	case !slices.ContainsFunc(s.origins, func(origin string) bool { return strings.HasSuffix(origin, "://"+r.Host) }):
 		// A name of somebody else's that leads to this machine (DNS rebinding) is none of ours.
 		reason = fmt.Sprintf("The page is not served as %q, but as %s. If you forward its port, start it with HOST= and the beginning of the address that your browser shows, such as HOST=https://%[1]s.", r.Host, s.origins[0])
 	case !s.sameOrigin(r):
