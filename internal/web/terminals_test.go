@@ -380,8 +380,14 @@ func TestDaemonKeepsNoTerminal(t *testing.T) {
 	if n := open(); n != before {
 		t.Errorf("%d pseudo-terminals are open, %d were before", n, before)
 	}
-	if stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*terminals).start")) {
-		t.Error("the terminal is still read")
+	err = poll.Until(t.Context(), 10*time.Millisecond, 10*time.Second, func(context.Context) error {
+		if stacks := make([]byte, 1<<20); bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*terminals).start")) {
+			return errors.New("the terminal is still read")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
