@@ -55,7 +55,7 @@ func TestStateOutlivesAServer(t *testing.T) {
 	outcomes := map[string]message{}
 	fatal.If(t, json.Unmarshal(now["outcomes-1"], &outcomes))
 	one, two := outcomes["1/1"], outcomes["1/2"]
-	if !*one.OK || one.Difference != "" || *two.OK || !strings.Contains(two.Difference, `expects "three"`) {
+	if one.Type != "" || !*one.OK || one.Difference != "" || *two.OK || !strings.Contains(two.Difference, `expects "three"`) {
 		t.Errorf("after a restart the outcomes are %+v", outcomes)
 	}
 	if command, err := c.s.command(1, 1, 1); err != nil || one.Hash != hashOf(command.Text) {

@@ -92,7 +92,7 @@ type run struct {
 
 // A message goes to the page as JSON.
 type message struct {
-	Type string `json:"type"`
+	Type string `json:"type,omitempty"` // of what happens now
 	asked
 	ExitCode   *int   `json:"exitCode,omitempty"`
 	OK         *bool  `json:"ok,omitempty"`
@@ -414,6 +414,7 @@ func (s *Server) remember(result message) {
 	if all == nil {                              // it is null
 		all = map[string]message{}
 	}
+	result.Type = ""
 	all[fmt.Sprintf("%d/%d", result.Block, result.Command)] = result
 	value, err := json.Marshal(all)
 	if err := errors.Join(err, s.state.set(name, value)); err != nil {
