@@ -1,41 +1,48 @@
 // Finding one's way: steps and sections with their ticks, search, the glossary, and where the learner is.
-import { $, api, h, keyed, later, setText, tellError } from './dom.js';
+import { $, $$, api, button, h, keyed, later, once, setText } from './dom.js';
 import { state } from './state.js';
+import { bringTab } from './tabs.js';
 import { chooseProgram } from './xray-view.js';
 
 let steps = [];
-let showTab = () => {};
-let terms = []; // of the glossary: {term, element}
+let terms = new Map(); // of the glossary: a term in small letters -> its entry
 
-export function startContents(all, show) {
+export function startContents(all) {
   steps = all;
-  showTab = show;
   $('#lesson').addEventListener('scroll', rememberPlace);
   const field = $('#search');
-  field.addEventListener('input', later(200, () => search(field.value).catch(tellError)));
-  field.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape') search(field.value = '');
-    if (event.key === 'Enter' || event.key === 'ArrowDown') search(field.value).then(() => $('#found a')?.focus(), tellError);
+  field.addEventListener('input', later(200, () => search(field.value)));
+  field.addEventListener('keydown', async ({ key }) => {
+    if (key === 'Escape') search(field.value = '');
+    if (key !== 'Enter' && key !== 'ArrowDown') return;
+    await search(field.value);
+    $('#found a')?.focus();
   });
-  $('#found').addEventListener('click', (event) => event.target.closest('a') && search(field.value = ''));
-  api('/api/glossary').then(({ html }) => {
-    terms = [...parse(html).querySelectorAll('li')].map((element) => ({ element, term: $('strong', element)?.textContent }));
-    explainTerms();
-  }).catch(tellError);
+  $('#found').addEventListener('click', ({ target }) => target.closest('a') && search(field.value = ''));
+  $('#contents').addEventListener('click', ({ target }) => { if (target.matches('a')) $('#contents').open = false; });
+  loadTerms();
 }
 
+async function loadTerms() {
+  const { html } = await api('/api/glossary');
+  terms = new Map($$('li:has(strong)', parse(html)).map((entry) => [$('strong', entry).textContent.toLowerCase(), entry]));
+  explainTerms();
+}
+
+const flat = (element) => element.textContent.replace(/\s+/g, ' ');
 const parse = (html) => h('template', { innerHTML: html }).content;
 
 // Ticks.
 
+// known is what the last run of a command has come to, unless the lesson has another command there by now.
+export function known({ dataset: { step, block, command, hash } }) {
+  const outcome = state.get(`outcomes-${step}`, {})[`${block}/${command}`];
+  return outcome?.hash === hash ? outcome : null;
+}
 const boxesOf = (heading) => {
   const boxes = [];
-  for (let at = heading.nextElementSibling; at && !/^H[23]$/.test(at.tagName); at = at.nextElementSibling) boxes.push(...(at.matches('.run') ? [at] : at.querySelectorAll('.run')));
+  for (let at = heading.nextElementSibling; at && !at.matches('h2, h3'); at = at.nextElementSibling) boxes.push(...(at.matches('.run') ? [at] : $$('.run', at)));
   return boxes;
-};
-const isDone = ({ dataset: { step, block, command, hash } }) => {
-  const known = state.get(`outcomes-${step}`, {})[`${block}/${command}`];
-  return known?.ok && known.hash === hash;
 };
 const countOf = (step) => Object.values(state.get(`outcomes-${step}`, {})).filter(({ ok }) => ok).length;
 
@@ -43,21 +50,19 @@ const countOf = (step) => Object.values(state.get(`outcomes-${step}`, {})).filte
 export function showContents(step) {
   const at = steps.findIndex((s) => s.step === step);
   // Elements stay, and the focus in them.
-  const list = $('#steps ol') ?? $('#steps').appendChild(h('ol'));
-  keyed(list, steps, (s) => s.step, (s) => h('li', {}, h('a', { href: `/?step=${s.step}`, 'data-step': s.step }, s.dir, h('span', { className: 'visually-hidden' }))), (element, s) => {
+  keyed($('#steps ol'), steps, (s) => s.step, (s) => h('li', {}, h('a', { href: `/?step=${s.step}`, 'data-step': s.step }, s.dir, h('span', { className: 'visually-hidden' }))), (element, s) => {
     const link = element.firstChild;
     const done = Math.min(countOf(s.step), s.commands);
     const isWhole = s.commands > 0 && done === s.commands;
     link.title = `${s.title}: ${done} of ${s.commands} commands`;
     link.dataset.done = isWhole;
     setText(link.lastChild, isWhole ? ', done' : '');
-    if (s.step === step) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    link.ariaCurrent = s.step === step ? 'page' : null;
   });
-  keyed($('#contents ol'), $('#lesson').querySelectorAll('h2[id], h3[id]'), (heading) => `${step} ${heading.id}`, (heading) => h('li', { className: heading.tagName.toLowerCase() },
-    h('a', { href: `#${heading.id}`, onclick: () => { $('#contents').open = false; } }, heading.textContent), h('span')), (element, heading) => {
+  keyed($('#contents ol'), $$('#lesson :is(h2, h3)[id]'), (heading) => `${step} ${heading.id}`, (heading) => h('li', { className: heading.tagName.toLowerCase() },
+    h('a', { href: `#${heading.id}` }, heading.textContent), h('span')), (element, heading) => {
     const boxes = boxesOf(heading);
-    const done = boxes.filter(isDone).length;
+    const done = boxes.filter((box) => known(box)?.ok).length;
     element.dataset.done = boxes.length > 0 && done === boxes.length;
     setText(element.lastChild, boxes.length ? ` ${done} of ${boxes.length}` : '');
   });
@@ -75,7 +80,7 @@ export function showContents(step) {
 
 const rememberPlace = later(400, () => {
   const { top } = $('#lesson').getBoundingClientRect();
-  const heading = [...$('#lesson').querySelectorAll('h2[id], h3[id]')].findLast((one) => one.getBoundingClientRect().top <= top + 80);
+  const heading = $$('#lesson :is(h2, h3)[id]').findLast((one) => one.getBoundingClientRect().top <= top + 80);
   const step = $('#lesson').shownStep;
   state.set('at', { ...state.get('at', {}), [step]: [...$('#lesson').children].findIndex((one) => one.getBoundingClientRect().bottom > top + 8) });
   state.set('place', { step, id: heading?.id ?? '', title: heading?.textContent ?? '' });
@@ -83,9 +88,7 @@ const rememberPlace = later(400, () => {
 
 // Search: all lessons, paragraph by paragraph.
 
-let index;
-
-async function load() {
+const index = once(async () => {
   const lessons = await Promise.all(steps.map(({ step }) => api(`/api/lessons/${step}`).catch((error) => {
     if (error.code !== 409) throw error;
     return { step, html: '' }; // somebody with a prefix cannot do it
@@ -93,24 +96,20 @@ async function load() {
   return lessons.flatMap(({ step, html }) => {
     let id = '';
     let title = '';
-    return [...parse(html).querySelectorAll('h1, h2, h3, p, li, tr, pre')].map((element) => {
-      if (/^H[123]$/.test(element.tagName)) [id, title] = [element.id, element.textContent];
-      const text = element.textContent.replace(/\s+/g, ' ');
+    return $$('h1, h2, h3, p, li, tr, pre', parse(html)).map((element) => {
+      if (element.matches('h1, h2, h3')) [id, title] = [element.id, element.textContent];
+      const text = flat(element);
       return { step, id, title, text, lower: text.toLowerCase() };
     });
   });
-}
+});
 
 async function search(text) {
   const found = $('#found');
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   found.hidden = text.length < 2;
   if (found.hidden) return;
-  index ??= load().catch((error) => {
-    index = undefined;
-    throw error;
-  });
-  const all = (await index).filter(({ lower }) => words.every((word) => lower.includes(word)));
+  const all = (await index()).filter(({ lower }) => words.every((word) => lower.includes(word)));
   if ($('#search').value !== text || found.dataset.text === text) return; // more has been typed since, or it is there
   found.dataset.text = text;
   found.replaceChildren(h('p', { role: 'status' }, all.length ? `${all.length} places${all.length > 40 ? ', of which these are the first 40' : ''}` : 'Nothing found. Each word has to be in the same paragraph.'),
@@ -122,8 +121,8 @@ async function search(text) {
 
 // showFound goes to the paragraph that a search has found, below its heading.
 export function showFound(text) {
-  const found = [...$('#lesson').querySelectorAll('p, li, tr, pre')].find((element) => element.textContent.replace(/\s+/g, ' ') === text);
-  for (let at = found?.closest('details'); at; at = at.parentElement.closest('details')) at.open = true;
+  const found = $$('#lesson :is(p, li, tr, pre)').find((element) => flat(element) === text);
+  for (const details of $$('#lesson details')) details.open ||= details.contains(found);
   found?.scrollIntoView({ block: 'center' });
   found?.classList.add('target');
 }
@@ -131,17 +130,16 @@ export function showFound(text) {
 // The glossary: the first use of a term in a section shows its sentence.
 
 function explainTerms() {
-  if (!terms.length) return;
+  if (!terms.size) return;
   const seen = new Set();
-  const patterns = new Map(terms.filter(({ term }) => term).map((entry) => [entry.term.toLowerCase(), entry]));
-  const pattern = new RegExp(`\\b(${[...patterns.keys()].sort((a, b) => b.length - a.length).map((term) => term.replace(/[^\w ]/g, '\\$&')).join('|')})s?\\b`, 'i');
-  for (const element of $('#lesson').querySelectorAll('h2, h3, p, li')) {
-    if (/^H[23]$/.test(element.tagName)) seen.clear();
-    else explainIn(element, pattern, patterns, seen);
+  const pattern = new RegExp(`\\b(${[...terms.keys()].sort((a, b) => b.length - a.length).map((term) => term.replace(/[^\w ]/g, '\\$&')).join('|')})s?\\b`, 'i');
+  for (const element of $$('#lesson :is(h2, h3, p, li)')) {
+    if (element.matches('h2, h3')) seen.clear();
+    else explainIn(element, pattern, seen);
   }
 }
 
-function explainIn(element, pattern, patterns, seen) {
+function explainIn(element, pattern, seen) {
   for (const node of [...element.childNodes]) {
     if (node.nodeType !== Node.TEXT_NODE) continue;
     let rest = node;
@@ -151,27 +149,23 @@ function explainIn(element, pattern, patterns, seen) {
       const term = match[1].toLowerCase();
       if (seen.has(term)) continue;
       seen.add(term);
-      const button = h('button', { type: 'button', className: 'term', onclick: () => explain(button, patterns.get(term).element) }, match[0]);
-      word.replaceWith(button);
+      word.replaceWith(button(match[0], ({ target }) => explain(target, terms.get(term)), { className: 'term' }));
     }
   }
 }
 
 // explain opens the sentence below the term, and closes it again.
-function explain(button, entry) {
-  const isOpen = button.nextElementSibling?.matches('.explained');
-  const old = $('.explained', $('#lesson'));
-  old?.previousElementSibling.setAttribute('aria-expanded', false);
+function explain(word, entry) {
+  const isOpen = word.nextElementSibling?.matches('.explained');
+  const old = $('#lesson .explained');
+  if (old) old.previousElementSibling.ariaExpanded = false;
   old?.remove();
-  button.setAttribute('aria-expanded', !isOpen);
-  if (!isOpen) button.after(h('span', { className: 'explained', role: 'note', innerHTML: entry.innerHTML }));
+  word.ariaExpanded = !isOpen;
+  if (!isOpen) word.after(h('span', { className: 'explained', role: 'note', innerHTML: entry.innerHTML }));
 }
 
 // lookNow opens the X-ray of the programs that a command starts; of one, that program's alone.
-export const lookNow = (programs) => h('button', {
-  type: 'button', className: 'look', title: `The X-ray of ${programs.join(', ')}`,
-  onclick: () => {
-    showTab('xray');
-    chooseProgram(programs.length === 1 ? programs[0] : '');
-  },
-}, 'Look now: X-ray');
+export const lookNow = (programs) => button('Look now: X-ray', () => {
+  bringTab('xray');
+  chooseProgram(programs.length === 1 ? programs[0] : '');
+}, { className: 'look', title: `The X-ray of ${programs.join(', ')}` });

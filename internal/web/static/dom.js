@@ -1,18 +1,28 @@
 // What every part of the page uses: elements, and requests to the server.
 
 export const $ = (selector, root = document) => root.querySelector(selector);
+export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// h makes an element. What begins with on is a listener, class and data-* are attributes, and
-// the rest are properties or attributes.
+// h makes an element. What begins with on is a listener, and the rest are properties or, as
+// data-* and aria-*, attributes.
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
-    else if (name in element && name !== 'list') element[name] = value;
-    else element.setAttribute(name === 'className' ? 'class' : name, value);
+    else if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children);
   return element;
+}
+
+export const button = (text, onclick, props = {}) => h('button', { type: 'button', onclick, ...props }, text);
+
+// wrap puts a frame in the place of a node, and the node in the frame.
+export function wrap(node, frame) {
+  node.replaceWith(frame);
+  frame.append(node);
+  return frame;
 }
 
 // keyed makes a container's children those of a list, and keeps the element of each key, so
@@ -37,6 +47,8 @@ export function keyed(container, list, key, make, update = () => {}) {
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
+
+export const inAddress = (name) => new URLSearchParams(location.search).get(name);
 
 // The token comes in the fragment of the address, which browsers send to nobody, and stays in
 // this tab. A new tab of the same page asks the others.
@@ -78,11 +90,32 @@ export async function api(path, options = {}) {
   return text ? JSON.parse(text) : null;
 }
 
-export const post = (path, body) => api(path, {
-  method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body ?? {}),
-});
+export const post = (path) => api(path, { method: 'POST' });
 
-export const openSocket = (path) => new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${path}`, ['workshop', token || 'none']);
+export const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+// stayConnected opens a socket, and opens it again when it breaks, slower and slower, until hasEnded says that there is
+// nothing to connect to.
+export function stayConnected(path, { opened = () => {}, message, broken = () => {}, hasEnded = () => false }) {
+  const connection = {};
+  let tries = 0;
+  const dial = () => {
+    const socket = connection.socket = new WebSocket(`${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}${path()}`, ['workshop', token || 'none']);
+    socket.binaryType = 'arraybuffer';
+    socket.onopen = () => {
+      opened(tries > 0);
+      tries = 0;
+    };
+    socket.onmessage = ({ data }) => message(data);
+    socket.onclose = async () => {
+      broken(++tries);
+      await wait(Math.min(5000, 250 * 2 ** tries));
+      if (!(await hasEnded())) dial();
+    };
+  };
+  dial();
+  return connection;
+}
 
 // tell shows a line at the top of the page; announce only says it to a screen reader.
 export function tell(text, isError = false) {
@@ -98,12 +131,17 @@ export function announce(text) {
   setTimeout(() => { box.textContent = text; }, 50);
 }
 
+// What nobody has caught, the learner reads. The browser's console has it too if it is a mistake of the page.
+addEventListener('unhandledrejection', (event) => {
+  tellError(event.reason);
+  if (event.reason.constructor === Error) event.preventDefault();
+});
+
 // copyButton copies a text for the learner to paste.
-export const copyButton = (text) => h('button', {
-  type: 'button', className: 'copy', title: 'Copy', 'aria-label': `Copy ${text.trim().split('\n')[0]}`,
+export const copyButton = (text) => button('Copy',
   // Over http, and not from this machine, there is no clipboard.
-  onclick: () => (navigator.clipboard?.writeText(text.trim()) ?? Promise.reject()).then(() => tell('Copied.'), () => tell('The browser does not let this page copy. Select the text instead.', true)),
-}, 'Copy');
+  () => (navigator.clipboard?.writeText(text.trim()) ?? Promise.reject()).then(() => tell('Copied.'), () => tell('The browser does not let this page copy. Select the text instead.', true)),
+  { className: 'copy', title: 'Copy', 'aria-label': `Copy ${text.trim().split('\n')[0]}` });
 
 // later calls a function once nothing has asked for it for some milliseconds.
 export function later(milliseconds, f) {
@@ -113,3 +151,15 @@ export function later(milliseconds, f) {
     timer = setTimeout(f, milliseconds, ...args);
   };
 }
+
+// once calls a function at the first need, and again only if it has failed.
+export function once(f) {
+  let answer;
+  return () => (answer ??= f().catch((error) => {
+    answer = undefined;
+    throw error;
+  }));
+}
+
+// neighbour is what comes after something in a list, or before it if step is -1; the list is a ring.
+export const neighbour = (list, value, step = 1) => list[(list.indexOf(value) + step + list.length) % list.length];

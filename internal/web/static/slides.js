@@ -1,6 +1,6 @@
 // The slides of the trainer's view are the lesson itself: each section is cut where its question,
 // its commands and its explanation begin, and its code comes last.
-import { $, h } from './dom.js';
+import { $, $$, h, wrap } from './dom.js';
 
 export const kinds = { ask: 'Question', run: 'Commands', explain: 'Explanation', code: 'Code' };
 const room = { ask: 14, run: 7, explain: 13, code: 1 }; // lines of a slide
@@ -9,14 +9,10 @@ const room = { ask: 14, run: 7, explain: 13, code: 1 }; // lines of a slide
 export function cut(article) {
   const sections = [];
   for (const node of [...article.childNodes]) {
-    const isHeading = /^H[1-3]$/.test(node.nodeName);
-    if (!isHeading && !sections.length) continue;
-    if (isHeading) {
-      const element = h('div', { className: 'section' });
-      node.replaceWith(element);
-      element.append(node);
+    if (/^H[1-3]$/.test(node.nodeName)) {
+      const element = wrap(node, h('div', { className: 'section' }));
       sections.push({ title: node.textContent.replace(/^\d+\.\s+/, ''), id: node.id, element, nodes: [] });
-    } else sections.at(-1).nodes.push(node);
+    } else sections.at(-1)?.nodes.push(node);
   }
   for (const section of sections) {
     section.slides = rounds(section.nodes).flatMap((round) => Object.keys(kinds)
@@ -24,8 +20,7 @@ export function cut(article) {
     if (!section.slides.length) section.slides.push({ kind: 'ask', nodes: [], question: '' });
     for (const slide of section.slides) {
       slide.section = section;
-      slide.element = h('div', { className: 'slide', 'data-kind': slide.kind, 'data-question': slide.question });
-      slide.element.append(...slide.nodes);
+      slide.element = h('div', { className: 'slide', 'data-kind': slide.kind, 'data-question': slide.question }, ...slide.nodes);
       section.element.append(slide.element);
     }
   }
@@ -64,9 +59,7 @@ function rounds(nodes) {
         h('a', { 'data-path': file, href: `/?file=${encodeURIComponent(file)}` }, file), part && ` ${part}`));
       figure.style.setProperty('--lines', lines($('code', node).textContent, 95));
       round[at].push(h('p', { className: 'to-code' }, `The code, ${file}, is on the last slide of this part.`));
-      node.before(figure);
-      figure.append(node);
-      round.code.push(figure);
+      round.code.push(wrap(node, figure));
     } else round[at].push(node);
     excerpt = null;
   }
@@ -107,7 +100,7 @@ function height(node) {
   if (node.matches('pre, .run, .by-hand, .copied')) return 0.6 + 0.8 * lines(($('code', node) ?? node).textContent, 88);
   const { length } = node.textContent;
   if (node.matches('.question')) return 1 + 1.5 * Math.ceil(length / 58);
-  const rows = [...node.querySelectorAll('li, tr')];
+  const rows = $$('li, tr', node);
   if (!rows.length) return 0.7 + Math.ceil(length / 80);
   return rows.reduce((n, row) => n + 0.4 + Math.max(...[...row.cells ?? [row]].map((cell) => Math.ceil(cell.textContent.length * (row.cells?.length ?? 1) / 80))), 0);
 }

@@ -1,6 +1,6 @@
 // What the page remembers on the server, so that a reload, another window, another port and a
 // restart lose nothing: settings, where the learner was, what their commands came to.
-import { api, openSocket, tellError } from './dom.js';
+import { api, stayConnected, tellError } from './dom.js';
 
 const values = new Map();
 const listeners = new Map(); // name -> functions
@@ -8,7 +8,6 @@ const waiting = new Map(); // name -> the newest value that has still to be sent
 const late = new Map(); // name -> what the server has told while a value of this window was under way
 let version = -1;
 let sending = null; // the name whose value is under way
-let isSending = false;
 let isLeaving = false;
 let isKnown = false; // what the server remembers; before that, nothing may take its place
 
@@ -16,17 +15,22 @@ export const state = {
   get: (name, fallback) => values.get(name) ?? fallback,
   // set is seen at once by this window, and soon after that by the server and the others.
   set(name, value) {
-    if (JSON.stringify(value) === JSON.stringify(values.get(name))) return;
-    values.set(name, value);
-    if (!isKnown) return;
+    if (!change(name, value) || !isKnown) return;
     waiting.set(name, JSON.stringify(value));
     flush();
   },
-  // on calls a function with each value that the server or another window gives to a name.
+  // on calls a function with each new value of a name.
   on(name, listener) {
     listeners.set(name, [...(listeners.get(name) ?? []), listener]);
   },
 };
+
+function change(name, value) {
+  if (JSON.stringify(value) === JSON.stringify(values.get(name))) return false;
+  values.set(name, value);
+  for (const listener of listeners.get(name) ?? []) listener(value);
+  return true;
+}
 
 // flush sends one value after the other, or an earlier one might come last. When the page is left, there is no time for that.
 async function flush() {
@@ -34,19 +38,16 @@ async function flush() {
     for (const [name, body] of waiting) send(name, body);
     waiting.clear();
   }
-  if (isSending) return;
-  isSending = true;
+  if (sending) return;
   for (const [name, body] of waiting) { // also those that come meanwhile
     sending = name;
     waiting.delete(name);
     await send(name, body);
-    sending = null;
-    if (!late.has(name)) continue;
-    const value = late.get(name);
-    late.delete(name);
-    take({ version, changed: { [name]: value } });
   }
-  isSending = false;
+  sending = null;
+  const changed = Object.fromEntries(late);
+  late.clear();
+  take({ version, changed });
 }
 
 // send has the server take a value. One that it does not take can be set once more.
@@ -64,25 +65,17 @@ addEventListener('pageshow', () => { isLeaving = false; });
 function take({ version: now, changed }) {
   version = now;
   for (const [name, value] of Object.entries(changed)) {
-    if (sending === name || waiting.has(name)) {
-      late.set(name, value);
-      continue;
+    if (sending === name || waiting.has(name)) late.set(name, value);
+    else {
+      late.delete(name);
+      change(name, value);
     }
-    if (JSON.stringify(value) === JSON.stringify(values.get(name))) continue;
-    values.set(name, value);
-    for (const listener of listeners.get(name) ?? []) listener(value);
   }
-}
-
-function follow() {
-  const socket = openSocket(`/api/state/ws?after=${version}`);
-  socket.onmessage = ({ data }) => take(JSON.parse(data));
-  socket.onclose = () => setTimeout(follow, 1000);
 }
 
 // Everything else begins with what is known. Without a session the page says so, and begins with nothing.
 await api('/api/state').then((all) => {
   take(all);
   isKnown = true;
-  follow();
+  stayConnected(() => `/api/state/ws?after=${version}`, { message: (data) => take(JSON.parse(data)) });
 }).catch(tellError);

@@ -1,6 +1,7 @@
 // The terminals: xterm.js on the workshop's WebSockets.
-import { $, announce, api, h, keyed, openSocket, post, tell, tellError } from './dom.js';
+import { $, announce, api, button, h, keyed, post, stayConnected, tell } from './dom.js';
 import { state } from './state.js';
+import { showTab, tab } from './tabs.js';
 import { FitAddon } from './vendor/addon-fit.mjs';
 import { Terminal } from './vendor/xterm.mjs';
 
@@ -14,30 +15,36 @@ const themes = {
   },
   dark: { background: '#0d1117', foreground: '#e6edf3', cursor: '#e6edf3', selectionBackground: '#264f78' },
 };
-const open = new Map(); // id -> {id, screen, term, fit, socket}
+const open = new Map(); // id -> {id, screen, term, fit, connection}
 const encoder = new TextEncoder();
 let active = 0;
-let dark = false;
-let frame = { showTab: () => {}, tab: () => '' };
+const look = { dark: false, pixels: 13 };
 
-export async function startTerminals(showTab, tab) {
-  frame = { showTab, tab };
-  $('#new-terminal').addEventListener('click', () => add().then(() => focusTerminal()).catch(tellError));
+export async function startTerminals() {
+  $('#new-terminal').addEventListener('click', async () => {
+    await add();
+    focusTerminal();
+  });
   $('#all-terminals').addEventListener('click', () => {
     state.set('all', !state.get('all', false));
     showList();
   });
-  const known = await api('/api/terminals');
-  for (const terminal of known) attach(terminal.id);
+  $('#keys').append(...Object.entries(keys).map(([name, bytes]) => button(name, () => {
+    if (open.has(active)) sendBytes(open.get(active), encoder.encode(bytes));
+    focusTerminal();
+  })));
+  for (const { id } of await api('/api/terminals')) attach(id);
   if (open.size === 0) await add();
-  else choose(open.has(state.get('terminal', 0)) ? state.get('terminal', 0) : open.keys().next().value);
+  else choose(open.has(state.get('terminal')) ? state.get('terminal') : open.keys().next().value);
 }
+
+// Keys that tablets do not have.
+const keys = { Esc: '\x1b', Tab: '\t', 'Ctrl-C': '\x03', 'Ctrl-D': '\x04', '↑': '\x1b[A', '↓': '\x1b[B', '←': '\x1b[D', '→': '\x1b[C', '|': '|', '~': '~' };
 
 async function add() {
   const { id } = await post('/api/terminals');
   attach(id);
   choose(id);
-  return id;
 }
 
 async function remove(id) {
@@ -51,7 +58,7 @@ function drop(id) {
   const terminal = open.get(id);
   if (!terminal) return;
   open.delete(id);
-  terminal.socket?.close();
+  terminal.connection.socket.close();
   terminal.sizes.disconnect();
   terminal.term.dispose();
   terminal.screen.remove();
@@ -68,30 +75,41 @@ function showList() {
   const all = state.get('all', false);
   $('#all-terminals').setAttribute('aria-pressed', all);
   keyed($('#terminal-list'), [...open.keys()], (id) => id, (id) => h('span', { className: 'terminal-name' },
-    h('button', { type: 'button', 'data-terminal': id, onclick: () => { choose(id); focusTerminal(); } }, `Terminal ${id}`),
-    h('button', { type: 'button', className: 'close', 'aria-label': `Close terminal ${id}`, title: 'End this terminal and what runs in it', onclick: () => remove(id).catch(tellError) }, '×')),
-  (element, id) => $('button', element).setAttribute('aria-pressed', id === active));
-  for (const terminal of open.values()) {
-    terminal.screen.hidden = !all && terminal.id !== active;
-    terminal.screen.classList.toggle('active', terminal.id === active);
+    button(`Terminal ${id}`, () => { choose(id); focusTerminal(); }, { 'data-terminal': id }),
+    button('×', () => remove(id), { className: 'close', 'aria-label': `Close terminal ${id}`, title: 'End this terminal and what runs in it' })),
+  (element, id) => { element.firstChild.ariaPressed = id === active; });
+  for (const { id, screen } of open.values()) {
+    screen.hidden = !all && id !== active;
+    screen.classList.toggle('active', id === active);
   }
-  terminalShown();
+}
+
+const options = () => ({
+  fontSize: Math.round((look.pixels * state.get('size', 100)) / 100), screenReaderMode: state.get('reader', false), theme: look.dark ? themes.dark : themes.light,
+});
+
+// setTerminalOptions follows the settings of the page, and what this window says besides.
+export function setTerminalOptions(change = {}) {
+  Object.assign(look, change);
+  for (const terminal of open.values()) {
+    Object.assign(terminal.term.options, options());
+    fitOne(terminal);
+  }
 }
 
 function attach(id) {
-  const screen = h('div', { className: 'screen', 'data-terminal': id });
+  const note = h('p', { className: 'note', role: 'status', hidden: true }, 'Another window writes to this terminal, and this one only looks on. ',
+    button('Write here', () => { send(id, { type: 'write' }); focusTerminal(); }));
+  const screen = h('div', { className: 'screen', 'data-terminal': id }, note);
   $('#screens').append(screen);
   const term = new Terminal({
-    fontSize: fontSize(), screenReaderMode: state.get('reader', false), fontFamily: 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace',
-    scrollback: 10000, minimumContrastRatio: 4.5, cursorBlink: false, theme: dark ? themes.dark : themes.light,
+    ...options(), fontFamily: 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace',
+    scrollback: 10000, minimumContrastRatio: 4.5, cursorBlink: false,
   });
   const fit = new FitAddon();
   term.loadAddon(fit);
   term.open(screen);
-  const note = h('p', { className: 'note', role: 'status', hidden: true }, 'Another window writes to this terminal, and this one only looks on. ',
-    h('button', { type: 'button', onclick: () => { send(id, { type: 'write' }); focusTerminal(); } }, 'Write here'));
-  screen.prepend(note);
-  const terminal = { id, screen, term, fit, note, socket: null, isReplaying: false, isWriter: true, isBusy: false, tries: 0 };
+  const terminal = { id, screen, term, fit, note, isReplaying: false, isWriter: true, isBusy: false };
   term.registerLinkProvider({ provideLinks: (y, answer) => answer(linksIn(term, y)) });
   term.textarea.setAttribute('aria-label', `Terminal ${id}. F6 leaves it.`);
   term.textarea.addEventListener('focus', () => {
@@ -113,39 +131,32 @@ function attach(id) {
 
 function connect(terminal) {
   const { id, term } = terminal;
-  const socket = openSocket(`/api/terminals/${id}/ws?cols=${term.cols}&rows=${term.rows}`);
-  socket.binaryType = 'arraybuffer';
-  terminal.socket = socket;
-  let isFirst = true;
-  socket.onopen = () => {
-    if (terminal.tries > 0) {
+  let isFirst;
+  terminal.connection = stayConnected(() => `/api/terminals/${id}/ws?cols=${term.cols}&rows=${term.rows}`, {
+    opened(isAgain) {
+      isFirst = true;
+      if (!isAgain) return;
       term.reset();
       tell('');
-    }
-    terminal.tries = 0;
-  };
-  socket.onmessage = ({ data }) => {
-    if (typeof data === 'string') {
-      receive(terminal, JSON.parse(data));
-      return;
-    }
-    if (isFirst) terminal.isReplaying = true; // until it is parsed, which can be after the next message
-    term.write(new Uint8Array(data), isFirst ? () => { terminal.isReplaying = false; } : undefined);
-    isFirst = false;
-  };
-  socket.onclose = () => reconnect(terminal, socket).catch(tellError);
-}
-
-// reconnect tries again for as long as the page is open, and slower and slower.
-async function reconnect(terminal, socket) {
-  if (open.get(terminal.id) !== terminal || terminal.socket !== socket) return;
-  terminal.tries++;
-  if (terminal.tries > 1) tell('The workshop does not answer. The page tries again; if make web has ended, run it again and open the address that it prints.', true);
-  await new Promise((done) => setTimeout(done, Math.min(5000, 250 * 2 ** terminal.tries)));
-  const known = await api('/api/terminals').catch(() => null);
-  if (open.get(terminal.id) !== terminal) return;
-  if (known && !known.some(({ id }) => id === terminal.id)) drop(terminal.id);
-  else connect(terminal);
+    },
+    message(data) {
+      if (typeof data === 'string') {
+        receive(terminal, JSON.parse(data));
+        return;
+      }
+      if (isFirst) terminal.isReplaying = true; // until it is parsed, which can be after the next message
+      term.write(new Uint8Array(data), isFirst ? () => { terminal.isReplaying = false; } : undefined);
+      isFirst = false;
+    },
+    broken(tries) {
+      if (tries > 1) tell('The workshop does not answer. The page tries again; if make web has ended, run it again and open the address that it prints.', true);
+    },
+    async hasEnded() {
+      const known = await api('/api/terminals').catch(() => null);
+      if (known && !known.some((one) => one.id === id)) drop(id);
+      return open.get(id) !== terminal;
+    },
+  });
 }
 
 function receive(terminal, message) {
@@ -205,11 +216,12 @@ function linksIn(term, y) {
 }
 
 function sendBytes(terminal, bytes) {
-  if (terminal.socket?.readyState === WebSocket.OPEN) terminal.socket.send(bytes);
+  const { socket } = terminal.connection;
+  if (socket.readyState === WebSocket.OPEN) socket.send(bytes);
 }
 
 export function send(id, message, isOptional = false) {
-  const socket = open.get(id)?.socket;
+  const socket = open.get(id)?.connection?.socket;
   if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
   else if (!isOptional) throw new Error(`Terminal ${id} is not connected yet. Try again in a moment.`);
 }
@@ -217,19 +229,22 @@ export function send(id, message, isOptional = false) {
 // terminalForCommand returns the terminal in which a button's command runs, and brings it into view.
 export async function terminalForCommand() {
   if (open.size === 0) await add();
-  if (!$('#terminals').checkVisibility() && frame.tab() === 'file') { // the file stays, above it
+  if (!$('#terminals').checkVisibility() && tab === 'file') { // the file stays, above it
     state.set('keep', true);
-    frame.showTab('file');
+    showTab('file');
   }
-  const terminal = open.get(active);
-  terminal.term.scrollToBottom();
-  if (terminal.socket.readyState === WebSocket.CONNECTING) {
-    await new Promise((done) => {
-      terminal.socket.addEventListener('open', done, { once: true });
-      terminal.socket.addEventListener('close', done, { once: true });
-    });
+  const { term, connection: { socket } } = open.get(active);
+  term.scrollToBottom();
+  if (socket.readyState === WebSocket.CONNECTING) {
+    await new Promise((done) => { for (const type of ['open', 'close']) socket.addEventListener(type, done, { once: true }); });
   }
   return active;
+}
+
+// make runs a make command of an exercise in the terminal.
+export async function make(action, step, task = '') {
+  const terminal = await terminalForCommand();
+  await post(`/api/exercises/${step}/${action}?${new URLSearchParams({ task, terminal })}`);
 }
 
 function fitOne({ isWriter, screen, fit, term }) {
@@ -239,41 +254,6 @@ function fitOne({ isWriter, screen, fit, term }) {
   if (viewportY === baseY) term.scrollToBottom(); // a smaller one shows its end, as it did before
 }
 
-export function terminalShown() {
-  for (const terminal of open.values()) fitOne(terminal);
-}
-
 export function focusTerminal() {
   open.get(active)?.term.focus();
-}
-
-let ordinary = 13; // pixels
-const fontSize = () => Math.round((ordinary * state.get('size', 100)) / 100);
-
-export function setTerminalSize(pixels) {
-  ordinary = pixels;
-  setTerminalOptions();
-}
-
-// setTerminalOptions follows the settings of the page.
-export function setTerminalOptions() {
-  for (const { term } of open.values()) {
-    term.options.fontSize = fontSize();
-    term.options.screenReaderMode = state.get('reader', false);
-  }
-  terminalShown();
-}
-
-// Keys that tablets do not have.
-const keys = { Esc: '\x1b', Tab: '\t', 'Ctrl-C': '\x03', 'Ctrl-D': '\x04', '↑': '\x1b[A', '↓': '\x1b[B', '←': '\x1b[D', '→': '\x1b[C', '|': '|', '~': '~' };
-
-export function startKeys() {
-  $('#keys').append(...Object.entries(keys).map(([name, bytes]) => h('button', {
-    type: 'button', onclick: () => { if (open.has(active)) sendBytes(open.get(active), encoder.encode(bytes)); focusTerminal(); },
-  }, name)));
-}
-
-export function setTerminalTheme(isDark) {
-  dark = isDark;
-  for (const { term } of open.values()) term.options.theme = dark ? themes.dark : themes.light;
 }

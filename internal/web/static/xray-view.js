@@ -1,91 +1,44 @@
 // The X-ray on the screen: programs, watches, requests, faults, the inside of a controller, tours.
-import { $, api, h, keyed, post, setText, tell, tellError } from './dom.js';
+import { $, $$, api, button, h, keyed, post, setText, tell } from './dom.js';
 import { state as remembered } from './state.js';
+import { onlyXray } from './tabs.js';
 import { send, terminalForCommand } from './terminal.js';
 import { connect, isWatch, leaveFile, programKey, recording } from './xray.js';
 
-const seconds = 4; // that a dot needs for its way
+const way = 4000; // milliseconds that a dot is on its way
 const colours = { ADDED: '#1a7f37', MODIFIED: '#0969da', DELETED: '#cf222e', BOOKMARK: '#59636e', ERROR: '#8250df', FAULT: '#8250df' };
 const still = matchMedia('(prefers-reduced-motion: reduce)');
 const channel = new BroadcastChannel('workshop'); // between the page and the X-ray in its own window
 
-const faults = [
-  ['cut', 'Cut the watches', 'All open watches break, as when a load balancer closes them.'],
-  ['stall', 'Stall', 'All open watches break, and new ones get no answer until you press Clear.'],
-  ['gone', '410 Gone', 'The watches break, and the next attempt hears that its history is gone, so the program must list again.'],
-  ['drop', 'Drop an event', 'The next event does not reach the program.'],
-  ['delay', 'Delay an event', 'The next event arrives five seconds late, and so do the events behind it.'],
-  ['conflict', '409 Conflict', 'The next update or patch is refused, as if another client had been faster.'],
-  ['away', 'Server away', 'Nothing reaches the API server until you press Server back.'],
-  ['back', 'Server back', 'The API server can be reached again.'],
-  ['clear', 'Clear', 'No fault waits any more, and what was stalled goes on.'],
-];
-
-let root;
-let isShown = false;
+const root = $('#xray');
 let isDirty = true;
 let chosenProgram = '';
 let chosenKey = '';
-let lastTables = 0;
+let lastDrawn = 0;
 
 const number = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const clock = (t) => (t ? new Date(t - new Date(t).getTimezoneOffset() * 60000).toISOString().slice(11, 23) : '');
 const objectOf = (r) => (r.resource ? `${r.namespace ? `${r.namespace}/` : ''}${r.resource}${r.name ? `/${r.name}` : ''}` : r.path ?? '');
-const lesson = (step, hash, text) => h('a', { href: `/?step=${step}#${hash}`, 'data-step': step, target: 'workshop' }, text);
 
-function section(id, title, sentence, ...children) {
-  return h('section', { id: `xray-${id}`, 'aria-labelledby': `xray-${id}-title` }, h('h2', { id: `xray-${id}-title` }, title), h('p', { className: 'hint' }, ...sentence), ...children);
-}
-
-// fold is a section that can be folded. It stays as it was left.
-function fold(id, title, sentence, ...children) {
-  const isOpen = remembered.get(`fold-${id}${document.body.className && '-own'}`, document.body.className !== '');
-  return h('details', { id: `xray-${id}`, open: isOpen, ontoggle: (event) => remembered.set(`fold-${id}${document.body.className && '-own'}`, event.target.open) }, h('summary', {}, h('h2', {}, title)), h('p', { className: 'hint' }, ...sentence), ...children);
-}
-
-const button = (id, label, onclick, title = '') => h('button', { type: 'button', id: `xray-${id}`, title, onclick }, label);
-
-export function startXray(panel, isOwnWindow) {
-  root = panel;
-  const file = h('input', { type: 'file', id: 'xray-open', accept: '.json,application/json', 'aria-label': 'Open a saved recording', onchange: () => openFile(file).catch(tellError) });
-  root.append(
-    h('div', { className: 'bar time', role: 'group', 'aria-label': 'Time' },
-      h('strong', { id: 'xray-mode' }), h('span', { id: 'xray-rates' }),
-      button('stop', 'Stop', () => act(() => recording.seek(recording.items.length)), 'Stop the picture; the programs go on'),
-      button('play', 'Play back', () => act(() => recording.play()), 'Play back from here, or from the start'),
-      button('live', 'Live', () => goLive().catch(tellError), 'Show what happens now'),
-      h('input', { type: 'range', id: 'xray-position', min: 0, 'aria-label': 'Position in the recording', title: 'The arrow keys go on and back by one item', oninput: (event) => act(() => recording.seek(Number(event.target.value))) }),
-      button('save', 'Save', () => save().catch(tellError), 'Save what the server remembers as a file'),
-      h('label', { className: 'open' }, 'Open', file)),
-    h('p', { className: 'hint' }, 'The programs of your terminals reach the API server through a proxy, and the X-ray shows what passes. The proxy speaks HTTP/1.1 and asks for watches in JSON. It changes nothing else.'),
-    h('div', { className: 'columns' }, h('div', {},
-      section('programs', 'Programs', ['A program is known by its User-Agent and its process. These have open watches, or were the last. Choose one to see only its part.'], h('ul', { className: 'programs' })),
-      section('watches', 'Open watches', ['A watch is one request that stays open, and each change comes through it as an event. ', lesson(1, '6-watch', 'Step 01 opens one by hand.')],
-        h('p', { className: 'legend' }, ...Object.entries({ ADDED: 'added', MODIFIED: 'modified', DELETED: 'deleted', BOOKMARK: 'bookmark', ERROR: 'error or fault' })
-          .map(([type, name]) => h('span', {}, h('b', { className: `dot ${type.toLowerCase()}` }, type[0]), ` ${name} `))),
-        h('ul', { className: 'lanes' }), h('p', { className: 'more hint' })),
-      section('inside', 'Inside a controller', ['An event puts the key of an object into the queue, and a worker reconciles that key. ', lesson(6, '5-read-the-loop', 'Step 06 reads the loop.')],
-        h('div', { className: 'inside' })),
-      section('key', 'One key', ['Choose a key above to follow it from the event through the queue to the write. ', lesson(3, '6-queue-keys', 'Step 03 says why the queue holds keys.')],
-        h('p', { className: 'chosen' }), h('ol', { className: 'trail' })),
-      section('requests', 'Requests', ['Each line is a request, with the answer of the API server or of a fault. The newest is at the top.'],
-        h('div', { className: 'scroll', tabIndex: 0, role: 'region', 'aria-label': 'Requests' }, h('table', {}, h('thead', {}, h('tr', {}, ...['Time', 'Program', 'Verb', 'Object', 'Code', 'ms', 'Fault'].map((name) => h('th', { scope: 'col' }, name)))), h('tbody')))),
-    ), h('div', {},
-      fold('tours', 'Tours', ['A tour runs a scenario in your terminal, and says what to look at.'], h('div', { className: 'buttons' }), h('div', { id: 'xray-look', role: 'status' })),
-      fold('faults', 'Faults', ['Each button breaks something between the programs and the API server. ', lesson(3, 'part-1-broken-watches', 'Step 03 explains why.')],
-        h('div', { className: 'bar' },
-          h('label', {}, 'Program ', h('select', { id: 'xray-fault-program' })),
-          h('label', {}, 'Resource ', h('select', { id: 'xray-fault-resource' }))),
-        h('ul', { className: 'faults' }, ...faults.map(([name, label, what]) => h('li', {},
-          h('button', { type: 'button', 'data-fault': name, 'aria-describedby': `fault-${name}`, onclick: () => breakIt(name).catch(tellError) }, label),
-          h('span', { id: `fault-${name}`, className: 'hint' }, what)))),
-        h('div', { role: 'status' }, h('ol', { id: 'xray-fault-log' }))))),
-  );
+export function startXray() {
+  // A part that can be folded stays as it was left, here or in a window of its own.
+  for (const part of $$('details', root)) {
+    const name = `fold-${part.id.slice('xray-'.length)}${onlyXray ? '-own' : ''}`;
+    part.open = remembered.get(name, onlyXray);
+    part.addEventListener('toggle', () => remembered.set(name, part.open));
+  }
+  $('#xray-stop').addEventListener('click', () => act(() => recording.seek(recording.items.length)));
+  $('#xray-play').addEventListener('click', () => act(() => recording.play()));
+  $('#xray-live').addEventListener('click', goLive);
+  $('#xray-position').addEventListener('input', ({ target }) => act(() => recording.seek(Number(target.value))));
+  $('#xray-save').addEventListener('click', save);
+  $('#xray-open').addEventListener('change', ({ target }) => openFile(target.files[0]));
+  for (const one of $$('[data-fault]', root)) one.addEventListener('click', () => breakIt(one.dataset.fault));
   connect((text) => {
     isDirty = true;
-    if (text !== undefined && isShown) tell(text, text !== '');
-  }).catch(tellError);
-  startTours(isOwnWindow).catch(tellError);
+    if (text !== undefined && root.checkVisibility()) tell(text, text !== '');
+  });
+  startTours();
   requestAnimationFrame(frame);
 }
 
@@ -94,11 +47,6 @@ export function chooseProgram(name) {
   const known = [...recording.shown.programs.values()].filter(({ key }) => key.replace(/ \d+$/, '') === name).sort((a, b) => b.last - a.last);
   act(() => { chosenProgram = known[0]?.key ?? ''; });
   if (name && !known.length) tell(`${name} has sent no request yet. Run it, and it appears here.`);
-}
-
-export function showXray(shown) {
-  isShown = shown;
-  isDirty = true;
 }
 
 function act(change) {
@@ -116,11 +64,11 @@ async function save() {
   h('a', { href: URL.createObjectURL(saved), download: `xray-${new Date().toISOString().slice(0, 19).replaceAll(':', '')}.json` }).click();
 }
 
-async function openFile(input) {
-  const saved = JSON.parse(await input.files[0].text());
+async function openFile(file) {
+  const saved = JSON.parse(await file.text());
   if (saved.version !== 1 || !Array.isArray(saved.items)) throw new Error('This file is not a recording of the X-ray. Open one that Save has written.');
   act(() => recording.open(saved.items));
-  tell(`${input.files[0].name} is open: ${saved.items.length} items. Live leaves it.`);
+  tell(`${file.name} is open: ${saved.items.length} items. Live leaves it.`);
 }
 
 // What a learner does.
@@ -130,44 +78,43 @@ async function breakIt(name) {
   await post(`/api/xray/faults/${name}?${query}`); // what it did comes as an item
 }
 
-async function startTours(isOwnWindow) {
+async function startTours() {
   const tours = await api('/api/xray/tours/tours.json');
-  const look = (tour) => $('#xray-look').replaceChildren(h('h3', {}, tour.title), h('ol', {}, ...tour.look.map((sentence) => h('li', {}, sentence))));
-  channel.onmessage = ({ data }) => {
-    const tour = tours.find(({ name }) => name === data.tour);
-    if (tour && !isOwnWindow) begin(tour).catch(tellError);
-  };
   const begin = async (tour) => {
-    look(tour);
-    if (isOwnWindow) channel.postMessage({ tour: tour.name });
+    $('#xray-look').replaceChildren(h('h3', {}, tour.title), h('ol', {}, ...tour.look.map((sentence) => h('li', {}, sentence))));
+    if (onlyXray) channel.postMessage({ tour: tour.name });
     else send(await terminalForCommand(), { type: 'tour', name: tour.name });
   };
-  $('#xray-tours .buttons').append(...tours.map((tour) => h('button', { type: 'button', 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh`, onclick: () => begin(tour).catch(tellError) }, tour.title)));
+  channel.onmessage = ({ data }) => {
+    const tour = tours.find(({ name }) => name === data.tour);
+    if (tour && !onlyXray) begin(tour);
+  };
+  $('#xray-tours .buttons').append(...tours.map((tour) => button(tour.title, () => begin(tour), { 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh` })));
 }
 
 // Frames. Dots move in each frame; the rest is written at most ten times a second.
 
 function frame(at) {
   requestAnimationFrame(frame);
-  if (!isShown || document.hidden) return;
-  const state = recording.shown;
+  if (document.hidden || !root.checkVisibility()) return;
   if (recording.advance() || recording.mode === 'playing') isDirty = true;
-  if (isDirty && at - lastTables > 100) {
+  if (isDirty && at - lastDrawn > 100) {
     isDirty = false;
-    lastTables = at;
-    drawTables(recording.shown);
+    lastDrawn = at;
+    draw(recording.shown);
   }
-  drawLanes(recording.shown === state ? state : recording.shown);
+  drawLanes(recording.shown);
 }
 
 const isChosen = (item) => !chosenProgram || programKey(item) === chosenProgram;
 
-function drawTables(state) {
+function draw(state) {
   drawTime(state);
   drawPrograms(state);
   keyed($('#xray-fault-log'), state.buttons.slice(-5).reverse(), (b) => `${b.t} ${b.what}`, (b) => h('li', {}, `${clock(b.t).slice(0, 8)} ${b.what}`));
   drawWatches(state);
   drawInside(state);
+  drawKey(state);
   drawRequests(state);
 }
 
@@ -177,7 +124,7 @@ function drawTime(state) {
   const sum = { begun: 0, event: 0 };
   const since = recording.now() - 1000;
   for (const [t, counts] of state.rates) if (t > since) for (const name of Object.keys(sum)) sum[name] += counts[name] ?? 0;
-  setText($('#xray-rates'), `${sum.begun} request${sum.begun === 1 ? '' : 's'}/s, ${sum.event} event${sum.event === 1 ? '' : 's'}/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
+  setText($('#xray-rates'), `${number(sum.begun, 'request')}/s, ${number(sum.event, 'event')}/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
   root.dataset.mode = recording.mode;
   root.dataset.counting = state.counting;
   const position = $('#xray-position');
@@ -185,13 +132,16 @@ function drawTime(state) {
   if (document.activeElement !== position || recording.mode !== 'stopped') position.value = recording.mode === 'live' ? recording.items.length : recording.position;
 }
 
+// choice is a button that chooses what is shown, with a place for what else there is to say.
+const choice = (name, props, choose) => h('button', { type: 'button', onclick: () => act(choose), ...props }, h('strong', {}, name), h('span'));
+
 function drawPrograms(state) {
   const watches = new Map();
   for (const request of state.open.values()) if (isWatch(request)) watches.set(programKey(request), (watches.get(programKey(request)) ?? 0) + 1);
   const all = [...state.programs.values()].sort((a, b) => b.last - a.last);
   const first = (p) => (watches.has(p.key) || p.key === chosenProgram ? 0 : 1);
   const programs = all.toSorted((a, b) => first(a) - first(b)).slice(0, 6).sort((a, b) => (a.key < b.key ? -1 : 1));
-  keyed($('.programs', root), programs, (p) => p.key, (p) => h('li', {}, h('button', { type: 'button', onclick: () => act(() => { chosenProgram = chosenProgram === p.key ? '' : p.key; }) }, h('strong', {}, p.key), h('span'))), (element, p) => {
+  keyed($('.programs', root), programs, (p) => p.key, (p) => h('li', {}, choice(p.key, {}, () => { chosenProgram = chosenProgram === p.key ? '' : p.key; })), (element, p) => {
     element.firstChild.setAttribute('aria-pressed', p.key === chosenProgram);
     setText($('span', element), ` ${number(p.requests, 'request')}, ${p.failed} failed, ${number(watches.get(p.key) ?? 0, 'watch', 'watches')}${p.reports ? ', reports its inside' : ''}`);
   });
@@ -205,12 +155,12 @@ function options(select, names) {
 
 function drawWatches(state) {
   const watches = [...state.open.values()].filter((r) => isWatch(r) && isChosen(r)).sort((a, b) => a.id - b.id);
-  keyed($('.lanes', root), watches.slice(0, 40), (w) => w.id, (w) => h('li', { 'data-watch': w.id }, h('span', { className: 'name' }), h('canvas', { 'aria-hidden': 'true' }), h('span', { className: 'count' })), (element, w) => {
+  keyed($('.lanes', root), watches.slice(0, 40), (w) => w.id, (w) => h('li', { 'data-watch': w.id }, h('span', { className: 'name' }), h('canvas', { ariaHidden: true }), h('span', { className: 'count' })), (element, w) => {
     setText($('.name', element), `${programKey(w)}: ${objectOf(w)}`);
     setText($('.count', element), `${number(w.events, 'event')}${w.last && !state.counting ? `, last ${w.last}` : ''}`);
     element.dataset.events = w.events;
   });
-  setText($('.more', $('#xray-watches')), watches.length > 40 ? `${watches.length - 40} more watches are open.` : watches.length ? '' : 'No watch is open. Run kubectl get pods --watch in a terminal to see one.');
+  setText($('#xray-watches .more'), watches.length > 40 ? `${watches.length - 40} more watches are open.` : '');
 }
 
 function drawLanes(state) {
@@ -218,7 +168,7 @@ function drawLanes(state) {
   for (const [id, element] of $('.lanes', root).keyedElements ?? []) {
     const watch = state.open.get(id);
     const canvas = $('canvas', element);
-    const dots = state.counting ? [] : (watch?.dots ?? []).filter((dot) => still.matches || (dot.t <= now && dot.t > now - seconds * 1000));
+    const dots = state.counting ? [] : (watch?.dots ?? []).filter((dot) => still.matches || (dot.t <= now && dot.t > now - way));
     if (dots.length === 0 && !canvas.isDrawn) continue;
     drawLane(canvas, still.matches ? dots.slice(-12) : dots, now);
     canvas.isDrawn = dots.length > 0;
@@ -240,7 +190,7 @@ function drawLane(canvas, dots, now) {
   context.textAlign = 'center';
   context.textBaseline = 'middle';
   dots.forEach((dot, i) => {
-    const x = still.matches ? width - 10 - 18 * (dots.length - 1 - i) : 8 + (width - 16) * ((now - dot.t) / (seconds * 1000));
+    const x = still.matches ? width - 10 - 18 * (dots.length - 1 - i) : 8 + (width - 16) * ((now - dot.t) / way);
     context.fillStyle = dot.fault ? colours.FAULT : colours[dot.type] ?? colours.BOOKMARK;
     context.beginPath();
     context.arc(x, height / 2, 8, 0, 2 * Math.PI);
@@ -256,12 +206,7 @@ const columns = [['event', 'Events'], ['queued', 'Queue'], ['working', 'Workers'
 
 function drawInside(state) {
   const programs = [...state.programs.values()].filter((p) => p.reports && (!chosenProgram || p.key === chosenProgram));
-  const inside = $('.inside', root);
-  inside.dataset.programs = programs.length;
-  keyed(inside, programs.length ? programs : [{ key: '' }], (p) => p.key, (p) => (p.key ? insideOf(p) : h('p', { className: 'hint' }, 'No program reports its inside. The programs of step 03 and the controllers of step 06 do, when you start them in a terminal of this page.')), (element, p) => {
-    if (p.key) updateInside(element, p);
-  });
-  drawKey(state);
+  keyed($('.inside', root), programs, (p) => p.key, insideOf, updateInside);
 }
 
 const insideOf = (p) => h('article', { 'data-program': p.key, 'aria-label': `Inside ${p.key}` }, h('h3', {}, p.key),
@@ -270,13 +215,13 @@ const insideOf = (p) => h('article', { 'data-program': p.key, 'aria-label': `Ins
 
 function updateInside(element, p) {
   const q = p.queue ?? { waiting: 0, working: 0, backingOff: 0 };
-  setText($('.queue', element), `Queue: ${q.waiting} waiting, ${q.working} in work, ${q.backingOff} backing off. ${p.workers} ${p.workers === 1 ? 'worker' : 'workers'}.${p.missed ? ` The program was too fast to report ${p.missed} steps.` : ''}`);
+  setText($('.queue', element), `Queue: ${q.waiting} waiting, ${q.working} in work, ${q.backingOff} backing off. ${number(p.workers, 'worker')}.${p.missed ? ` The program was too fast to report ${p.missed} steps.` : ''}`);
   const now = recording.now();
   for (const [name] of columns) {
     // An event about an object that has no key of its own in the queue goes no further.
     const keys = [...p.keys.values()].filter((key) => key.state === name && (name !== 'event' || now - key.since < 5000)).reverse();
     const list = $(`[data-column="${name}"] ul`, element);
-    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, h('button', { type: 'button', 'data-key': key.key, onclick: () => act(() => { chosenKey = `${p.key}\n${key.key}`; }) }, h('strong', {}, key.key), h('span'))), (chip, key) => {
+    keyed(list, keys.slice(0, 8), (key) => key.key, (key) => h('li', {}, choice(key.key, { 'data-key': key.key }, () => { chosenKey = `${p.key}\n${key.key}`; })), (chip, key) => {
       chip.firstChild.setAttribute('aria-pressed', chosenKey === `${p.key}\n${key.key}`);
       const wait = key.until > now ? ` for ${((key.until - now) / 1000).toFixed(1)} s` : '';
       setText($('span', chip), name === 'backing off' ? wait : name === 'done' ? '' : ` ${key.what}`);

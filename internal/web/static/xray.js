@@ -1,14 +1,12 @@
 // What the X-ray knows: the last items that passed, the state that follows from them, and time,
 // which can be stopped, stepped and played back.
-import { api, openSocket } from './dom.js';
+import { api, stayConnected } from './dom.js';
 
 const kept = 10000;
 const spare = 1000; // so many more are kept, and then forgotten at once
 
 // State is what follows from a sequence of items. It is plain data, so that it can be copied.
-export function newState() {
-  return { programs: new Map(), open: new Map(), requests: [], buttons: [], now: 0, rates: [], missed: 0, counting: false };
-}
+const newState = () => ({ programs: new Map(), open: new Map(), requests: [], buttons: [], now: 0, rates: [], missed: 0, counting: false });
 
 export const programKey = (item) => `${item.program ?? ''} ${item.pid ?? ''}`.trim();
 
@@ -16,7 +14,7 @@ function programOf(state, item) {
   const key = programKey(item) || 'unknown';
   let program = state.programs.get(key);
   if (!program) {
-    program = { key, requests: 0, failed: 0, events: 0, reports: false, missed: 0, caches: [], queue: null, workers: 0, keys: new Map(), versions: new Map() };
+    program = { key, requests: 0, failed: 0, reports: false, missed: 0, caches: [], queue: null, workers: 0, keys: new Map() };
     state.programs.set(key, program);
     limit(state.programs, 100);
   }
@@ -32,24 +30,22 @@ function limit(map, size) {
 }
 
 export const isWatch = (request) => request.verb.startsWith('watch');
-const larger = (a, b) => (a?.length === b?.length ? a > b : (a?.length ?? 0) > (b?.length ?? 0)) ? a : b;
 
 function begin(state, item) {
   const request = { ...item, began: item.t, ended: 0, code: 0, took: 0, events: 0, faults: [], dots: [], last: '' };
   state.open.set(item.id, request);
   state.requests.push(request);
   if (state.requests.length > 400) state.requests.splice(0, 100);
-  const program = programOf(state, item);
-  program.requests++;
+  programOf(state, item).requests++;
   return request;
 }
 
-export function apply(state, item) {
+function apply(state, item) {
   state.now = Math.max(state.now, item.t); // a program reports a little later what it has done
   const program = item.kind === 'counts' || item.kind === 'button' ? null : programOf(state, item);
   switch (item.kind) {
     case 'counts':
-      state.counting = item.isCounted;
+      state.counting = item.missed > 0;
       state.missed += item.missed;
       state.rates.push([item.t, item.counts]);
       while (state.rates[0][0] < item.t - 1000) state.rates.shift();
@@ -60,15 +56,9 @@ export function apply(state, item) {
       break;
     case 'event': {
       const watch = state.open.get(item.id);
-      program.events++;
-      if (item.resourceVersion) {
-        const resource = item.resource ?? watch?.resource;
-        program.versions.set(resource, larger(item.resourceVersion, program.versions.get(resource) ?? ''));
-        limit(program.versions, 50);
-      }
       if (!watch) break;
       watch.events++;
-      watch.dots.push({ t: item.t, type: item.type, object: item.object, fault: item.fault });
+      watch.dots.push({ t: item.t, type: item.type, fault: item.fault });
       if (item.object) watch.last = `${item.type} ${item.object}`;
       if (watch.dots.length > 150) watch.dots.splice(0, 50);
       break;
@@ -128,25 +118,23 @@ function follow(program, item) {
   limit(program.keys, 200);
   key.trail.push(item);
   if (key.trail.length > 200) key.trail.splice(0, 50);
-  const state = { event: 'event', queued: 'queued', phase: 'working', write: 'working', 'backing off': 'backing off' }[item.step];
-  key.state = item.step === 'phase' && item.what === 'done' ? 'done' : state ?? item.step;
+  const isDone = item.step === 'phase' && item.what === 'done';
+  key.state = isDone ? 'done' : { phase: 'working', write: 'working' }[item.step] ?? item.step;
   key.what = item.what ?? '';
   key.until = item.until ?? 0;
   key.since = item.t;
 }
 
 // Recording holds the last items and the state at any of them.
-export class Recording {
-  constructor() {
-    this.items = [];
-    this.base = newState(); // the state before the first item that is kept
-    this.live = newState();
-    this.shown = this.live;
-    this.mode = 'live';
-    this.position = 0; // so many items are in the shown state, unless it is live
-    this.end = 0; // where playing back ends
-    this.isFile = false;
-  }
+class Recording {
+  items = [];
+  base = newState(); // the state before the first item that is kept
+  live = newState();
+  shown = this.live;
+  mode = 'live';
+  position = 0; // so many items are in the shown state, unless it is live
+  end = 0; // where playing back ends
+  isFile = false;
 
   add(item) {
     this.items.push(item);
@@ -214,24 +202,17 @@ export async function leaveFile() {
 // connect feeds the recording for as long as the page is open.
 export async function connect(changed) {
   await leaveFile().catch(() => {}); // then the socket says what is wrong
-  let tries = 0;
-  const dial = () => {
-    const socket = openSocket('/api/xray/ws');
-    socket.onopen = () => {
-      tries = 0;
+  stayConnected(() => '/api/xray/ws', {
+    opened() {
       counted = null;
       changed('');
-    };
-    socket.onmessage = ({ data }) => {
+    },
+    message(data) {
       receive(JSON.parse(data));
       changed();
-    };
-    socket.onclose = () => {
-      changed('The X-ray is not connected. The page tries again.');
-      setTimeout(dial, Math.min(5000, 500 * 2 ** tries++));
-    };
-  };
-  dial();
+    },
+    broken: () => changed('The X-ray is not connected. The page tries again.'),
+  });
 }
 
 let counted = null; // the counts of the batch before
@@ -242,5 +223,5 @@ function receive(batch) {
   counted = batch.counts;
   if (recording.isFile) return;
   for (const item of batch.items ?? []) recording.add(item);
-  recording.add({ kind: 'counts', t: batch.now, counts, missed: batch.missed, open: batch.open, isCounted: batch.missed > 0 });
+  recording.add({ kind: 'counts', t: batch.now, counts, missed: batch.missed, open: batch.open });
 }
