@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -179,7 +181,7 @@ func checkPatch(c *check.C) {
 		} `json:"patch"`
 	}
 	c.ReadYAML("label.yaml", "patch:, and under it a list of operations", &file)
-	const want = `the labels app: shop and k8s-go.openshift.org/checked: "yes"`
+	want := `the labels app: shop, of: ` + c.Namespace + ` and k8s-go.openshift.org/checked: "yes"`
 	if len(file.Patch) != 1 {
 		c.Failf("one operation", "%d", len(file.Patch))
 	}
@@ -189,7 +191,7 @@ func checkPatch(c *check.C) {
 	data, err := json.Marshal(file.Patch)
 	c.Must(err)
 	maps := c.Client.CoreV1().ConfigMaps(c.Namespace)
-	_, err = maps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"app": "shop"}}}, metav1.CreateOptions{})
+	_, err = maps.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"app": "shop", "of": c.Namespace}}}, metav1.CreateOptions{})
 	c.Must(err)
 	o, err := maps.Patch(c.Context(), "a", types.JSONPatchType, data, metav1.PatchOptions{})
 	if err != nil {
@@ -202,7 +204,7 @@ func checkPatch(c *check.C) {
 	switch {
 	case o.Labels["k8s-go.openshift.org/checked"] != "yes":
 		c.Fail(want, held)
-	case o.Labels["app"] != "shop":
+	case len(o.Labels) != 3 || o.Labels["app"] != "shop" || o.Labels["of"] != c.Namespace:
 		c.Mistake("all labels replaced", want, held)
 	}
 }
@@ -251,7 +253,7 @@ func impersonated(c *check.C, user string, groups ...string) kubernetes.Interfac
 func checkGuard(c *check.C) {
 	ctx := c.Context()
 	ours, other := c.Namespace, testenv.New(c.T).Namespace
-	team := testenv.New(c.T).Namespace
+	team, empty := testenv.New(c.T).Namespace, testenv.New(c.T).Namespace
 	label := func(o metav1.ObjectMeta) metav1.ObjectMeta {
 		o.Labels = map[string]string{only: ours, "app": "a"}
 		return o
@@ -260,6 +262,7 @@ func checkGuard(c *check.C) {
 	for _, namespace := range []string{ours, team} {
 		labelNamespace(c, namespace, "team", "sweets")
 	}
+	labelNamespace(c, empty, "team", "")
 	// What is there before the webhook is.
 	ending := label(metav1.ObjectMeta{Name: "ending", Finalizers: []string{"k8s-go.openshift.org/first", "k8s-go.openshift.org/last"}})
 	_, err := c.Client.CoreV1().ConfigMaps(team).Create(ctx, &corev1.ConfigMap{ObjectMeta: ending}, metav1.CreateOptions{})
@@ -278,7 +281,7 @@ func checkGuard(c *check.C) {
 		_, err := c.Client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{})
 		c.Must(err)
 	}
-	v := configuration(c, "guard.yaml", "owner-guard", ours, team)
+	v := configuration(c, "guard.yaml", "owner-guard", ours, team, empty)
 	if s := v.Webhooks[0].ClientConfig.Service; s == nil || s.Namespace != ours || s.Name != ours || s.Path == nil || *s.Path != "/validate" { // both names have been replaced
 		c.Fail("a clientConfig with the Service owner-guard in the namespace owner-guard, and the path /validate", fmt.Sprintf("%+v", v.Webhooks[0].ClientConfig))
 	}
@@ -360,6 +363,9 @@ func checkGuard(c *check.C) {
 		if !guarded(c, f()) {
 			c.Mistake("half a guard", want, what)
 		}
+	}
+	if !guarded(c, configMap(empty)) {
+		c.Mistake("some values", want, "a ConfigMap was created in a namespace whose label team has an empty value")
 	}
 	// as changes a Deployment of the team as somebody else.
 	as := func(user string, groups ...string) error {
@@ -467,15 +473,156 @@ func webhooks(c *check.C, address, mutate, validate string, bundle []byte) (*adm
 			ClientConfig: url(validate), Rules: rules, NamespaceSelector: selector, SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}}}}
 }
 
-// checkRotation runs the script under load, and looks afterwards at who was trusted when.
+// A hook is what the webhooks of both kinds have in common.
+type hook struct {
+	uid types.UID // of its configuration; "" if there is none
+	admissionregistrationv1.ValidatingWebhook
+}
+
+// hooks are those of the two configurations of a check.
+func hooks(ctx context.Context, c *check.C) (both [2]hook, err error) {
+	for i, kind := range []string{"mutating", "validating"} {
+		o, err := c.Dynamic.Resource(admissionregistrationv1.SchemeGroupVersion.WithResource(kind+"webhookconfigurations")).Get(ctx, c.Namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return both, err
+		}
+		var list []admissionregistrationv1.ValidatingWebhook
+		data, err := json.Marshal(o.Object["webhooks"])
+		if err == nil {
+			err = json.Unmarshal(data, &list)
+		}
+		if err != nil {
+			return both, err
+		}
+		if len(list) == 1 {
+			both[i] = hook{o.GetUID(), list[0]}
+		}
+	}
+	return both, nil
+}
+
+// unasked says why a webhook is not asked as it was, or "".
+func (h hook) unasked(was hook) string {
+	for _, o := range []*hook{&h, &was} {
+		o.ClientConfig.CABundle, o.TimeoutSeconds = nil, nil
+	}
+	switch {
+	case h.uid == "":
+		return "it has no webhook"
+	case h.uid != was.uid:
+		return "it was deleted and made again"
+	case *h.FailurePolicy != *was.FailurePolicy:
+		return "its failurePolicy is " + string(*h.FailurePolicy)
+	case !equality.Semantic.DeepEqual(h.ValidatingWebhook, was.ValidatingWebhook):
+		return "its webhook is about something else"
+	}
+	return ""
+}
+
+// trusting counts the webhooks whose caBundle has a CA.
+func trusting(both [2]hook, ca []byte) (n int) {
+	for _, h := range both {
+		if bytes.Contains(h.ClientConfig.CABundle, bytes.TrimSpace(ca)) {
+			n++
+		}
+	}
+	return n
+}
+
+// A rotation is a run of a learner's script, judged after each of its writes: a request that would have been refused
+// need not have come at that moment.
+type rotation struct {
+	*check.C
+	server   string
+	old, now chain
+	asked    [2]hook // at the beginning
+
+	mu             sync.Mutex
+	written, shown bool // the new certificate: in the Secret, and by the server
+	mistake        string
+	want, held     string // when the first thing was wrong
+	err            error
+}
+
+// answered is called after each write, before the script hears of it.
+func (o *rotation) answered(ctx context.Context, _ faultproxy.Request) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.held != "" || o.err != nil {
+		return nil
+	}
+	if err := o.judge(ctx); ctx.Err() == nil {
+		o.err = err
+	}
+	return nil
+}
+
+// judge looks at who trusts whom, and at the certificate that the server shows.
+func (o *rotation) judge(ctx context.Context) error {
+	both, err := hooks(ctx, o.C)
+	if err != nil {
+		return err
+	}
+	for i, h := range both {
+		if why := h.unasked(o.asked[i]); why != "" {
+			o.mistake, o.want, o.held = "not asked", "both webhooks are asked all the time, about what they were asked at the beginning", fmt.Sprintf("the %s configuration: %s", []string{"mutating", "validating"}[i], why)
+			return nil
+		}
+		if bytes.Contains(h.ClientConfig.CABundle, []byte("----------BEGIN")) {
+			o.want, o.held = "a caBundle in which each certificate begins on a line of its own", "-----END CERTIFICATE----------BEGIN CERTIFICATE-----"
+			return nil
+		}
+	}
+	stored, err := o.Client.CoreV1().Secrets(o.Namespace).Get(ctx, secret, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	before := o.written
+	if o.written = before || bytes.Equal(bytes.TrimSpace(stored.Data["tls.crt"]), bytes.TrimSpace(o.now.certificate)); before && !o.shown {
+		if o.shown, err = o.now.shownBy(ctx, o.server); err != nil {
+			return err
+		}
+	}
+	const (
+		newTrusted = "both configurations trust the new CA from before the write of the Secret on"
+		oldTrusted = "both configurations trust the old CA until the server shows the new certificate"
+	)
+	switch byOld, byNew := trusting(both, o.old.ca), trusting(both, o.now.ca); {
+	case o.written && !before && byNew < 2:
+		o.mistake, o.want, o.held = []string{"server first", "one of two"}[byNew], newTrusted, fmt.Sprintf("when the Secret was written, %d of 2 did; whatever came then between server and trust was luck", byNew)
+	case before && byNew < 2:
+		o.want, o.held = newTrusted, fmt.Sprintf("after a later write, %d of 2 did", byNew)
+	case before && !o.shown && byOld < 2:
+		o.mistake, o.want, o.held = "dropped too early", oldTrusted, fmt.Sprintf("%d of 2 did, and the server still showed the old certificate", byOld)
+	case !before && byOld < 2:
+		o.mistake, o.want, o.held = "replaced instead of added", oldTrusted, fmt.Sprintf("%d of 2 did, and the new certificate was not even in the Secret", byOld)
+	}
+	return nil
+}
+
+// shownBy asks a server for its certificate.
+func (o chain) shownBy(ctx context.Context, server string) (bool, error) {
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", server)
+	if err != nil {
+		return false, err
+	}
+	shown := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw
+	block, _ := pem.Decode(o.certificate)
+	return bytes.Equal(shown, block.Bytes), conn.Close()
+}
+
+// checkRotation runs the script under load, and looks after each of its writes at who is trusted.
 func checkRotation(c *check.C) {
 	s := newCheckSetup(c)
 	ctx := c.Context()
 	old, now := newChain(c, s.address), newChain(c, s.address)
 	secrets := c.Client.CoreV1().Secrets(c.Namespace)
-	first, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": old.certificate, "tls.key": old.key}}, metav1.CreateOptions{})
+	_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": old.certificate, "tls.key": old.key}}, metav1.CreateOptions{})
 	c.Must(err)
-	s.mount(2 * time.Second)
+	s.mount(4 * time.Second) // what the script does next is done by then
 	s.serve("-keep-alive=false")
 	labelNamespace(c, c.Namespace, only, c.Namespace)
 	mutating, validating := webhooks(c, s.listens, "/mutate-icecream", "/validate-icecream", old.ca)
@@ -498,84 +645,53 @@ func checkRotation(c *check.C) {
 		return nil
 	})
 
-	// bundles are what the two configurations trusted when the Secret was written.
-	var atWrite [][]byte
-	var gone error
+	o := &rotation{C: c, server: s.listens, old: old, now: now}
+	o.asked, err = hooks(ctx, c)
+	c.Must(err)
 	p := c.Proxy()
-	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "secrets", Name: secret, If: faultproxy.Request.Write}, Fault: faultproxy.Call, Times: 1,
-		Call: func(ctx context.Context, _ faultproxy.Request) error {
-			atWrite, gone = bundles(ctx, c)
-			return nil
-		}})
+	p.MustInject(faultproxy.Rule{Match: faultproxy.Match{If: func(r faultproxy.Request) bool {
+		return r.Write() && (r.Resource == "secrets" || strings.HasSuffix(r.Resource, "webhookconfigurations"))
+	}}, Fault: faultproxy.CallAnswered, Times: -1, Call: o.answered})
 	r := c.Run(testenv.Command{Path: c.Path("rotate.sh"), Args: []string{now.write(c)}, Timeout: check.Patience(60 * time.Second),
 		Env: []string{"ADDRESS=" + s.listens, "KUBECONFIG=" + p.Kubeconfig, "PATH=" + filepath.Dir(c.Workspace().Bin("kubectl")) + ":" + os.Getenv("PATH")}})
-	atEnd, err := bundles(ctx, c)
-	if err := cmp.Or(gone, err); err != nil {
-		c.Fail("both configurations, whose webhooks are asked all the time", err.Error())
-	}
-	for _, bundle := range slices.Concat(atWrite, atEnd) {
-		if bytes.Contains(bundle, []byte("----------BEGIN")) {
-			c.Fail("a caBundle in which each certificate begins on a line of its own", "-----END CERTIFICATE----------BEGIN CERTIFICATE-----")
-		}
-	}
-	written, err := secrets.Get(ctx, secret, metav1.GetOptions{})
-	c.Must(err)
-	time.Sleep(4 * time.Second) // what the script wrote last reaches the server, and somebody writes against it
+	time.Sleep(time.Second) // somebody writes against what the script wrote last
 	c.Must(load.Signal(os.Interrupt))
 	result := load.Wait()
-	const want = "0 changes refused, a new certificate, and only the new CA trusted"
-	refused := !strings.Contains(result.Stdout, ", 0 refused")
 	_, text, _ := strings.Cut(result.Stdout, "working\n")
-	held := strings.TrimSpace(text)
-	has := func(all [][]byte, ca []byte) (n int) {
-		for _, one := range all {
-			if bytes.Contains(one, bytes.TrimSpace(ca)) {
-				n++
-			}
-		}
-		return n
+	counted := strings.TrimSpace(text)
+	atEnd, err := hooks(ctx, c)
+	c.Must(err)
+	written, err := secrets.Get(ctx, secret, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.Must(err)
 	}
-	switch changed := written.ResourceVersion != first.ResourceVersion; {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c.Must(o.err)
+	const want = "0 changes refused, a new certificate, and only the new CA trusted"
+	same := func(key string, data []byte) bool {
+		return bytes.Equal(bytes.TrimSpace(written.Data[key]), bytes.TrimSpace(data))
+	}
+	switch {
+	case o.mistake != "":
+		c.Mistake(o.mistake, o.want, o.held+"\nthe load: "+counted)
+	case o.held != "":
+		c.Fail(o.want, o.held+"\nthe load: "+counted)
 	case r.TimedOut:
 		c.Fail("a script that ends", "it has run for "+r.Took.Round(time.Second).String()+"\n"+r.Stderr)
 	case r.ExitCode != 0:
 		c.Failf("exit code 0", "exit code %d\n%s", r.ExitCode, r.Stderr)
-	case !changed || !bytes.Equal(bytes.TrimSpace(written.Data["tls.crt"]), bytes.TrimSpace(now.certificate)) || !bytes.Equal(bytes.TrimSpace(written.Data["tls.key"]), bytes.TrimSpace(now.key)):
-		if bytes.Equal(bytes.TrimSpace(written.Data["tls.crt"]), bytes.TrimSpace(now.certificate)) {
-			c.Fail(want, "the Secret has the new tls.crt, and not the new tls.key")
-		}
-		c.Mistake("server forgotten", want, "the Secret has another certificate than tls.crt and tls.key")
-	case refused && has(atWrite, now.ca) == 0:
-		c.Mistake("server first", want, held)
-	case refused && has(atWrite, now.ca) == 1:
-		c.Mistake("one of two", want, held)
-	case refused && has(atWrite, old.ca) < 2:
-		c.Mistake("replaced instead of added", want, held)
-	case refused && has(atEnd, old.ca) < 2:
-		c.Mistake("dropped too early", want, held)
-	case refused:
-		c.Fail(want, held)
-	case has(atEnd, old.ca) > 0:
-		c.Mistake("old one still trusted", want, fmt.Sprintf("%d of 2 configurations trust the old CA", has(atEnd, old.ca)))
-	case has(atEnd, now.ca) < 2:
-		c.Failf(want, "%d of 2 configurations trust the new CA", has(atEnd, now.ca))
+	case !same("tls.crt", now.certificate):
+		c.Mistake("server forgotten", want, "the Secret has another certificate than tls.crt")
+	case !same("tls.key", now.key):
+		c.Fail(want, "the Secret has the new tls.crt, and not the new tls.key")
+	case !strings.Contains(result.Stdout, ", 0 refused"):
+		c.Fail(want, counted)
+	case trusting(atEnd, old.ca) > 0:
+		c.Mistake("old one still trusted", want, fmt.Sprintf("%d of 2 configurations trust the old CA", trusting(atEnd, old.ca)))
+	case trusting(atEnd, now.ca) < 2:
+		c.Failf(want, "%d of 2 configurations trust the new CA", trusting(atEnd, now.ca))
 	}
-}
-
-// bundles are what the two configurations of a check trust, if they are there and their webhooks are asked.
-func bundles(ctx context.Context, c *check.C) ([][]byte, error) {
-	mutating, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, c.Namespace, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	validating, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, c.Namespace, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	if *mutating.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore || *validating.Webhooks[0].FailurePolicy == admissionregistrationv1.Ignore {
-		return nil, errors.New("failurePolicy is Ignore")
-	}
-	return [][]byte{mutating.Webhooks[0].ClientConfig.CABundle, validating.Webhooks[0].ClientConfig.CABundle}, nil
 }
 
 // A policyObject is a HealthCheckPolicy of any version.
@@ -711,6 +827,9 @@ func checkLossless(c *check.C) {
 	for _, from := range []string{"v1alpha1", "v1"} {
 		before := policiesOf(from)
 		there := v.convert(others[from], before)
+		for i, was := range before {
+			v.means(from, was, there[i])
+		}
 		back := v.convert(from, there)
 		for i, was := range before {
 			now := back[i]
@@ -783,6 +902,58 @@ func checkLossless(c *check.C) {
 	if !reflect.DeepEqual(at(hub[0], "spec", "mark"), policyObject{"as": "label", "key": "ill"}) || at(hub[0], "spec", "gracePeriodSeconds") != int64(30) {
 		c.Fail("the mark that somebody has written in v1alpha1, and gracePeriodSeconds 30, as before", shown(hub[0]))
 	}
+	// A mark goes, in either version, and the probes become others.
+	marked := policyObject{"as": "label", "key": "bad"}
+	hub = v.convert("v1", []policyObject{policyOf("v1alpha1", "d", false, policyObject{"action": "label", "podLabel": "bad", "requiredProbes": []any{"liveness"}})})
+	delete(hub[0]["spec"].(policyObject), "mark")
+	if now := v.convert("v1alpha1", hub)[0]; at(now, "spec", "action") != "kill" {
+		c.Fail("action kill, after somebody has taken the mark away in v1", shown(now))
+	}
+	old = v.convert("v1alpha1", []policyObject{policyOf("v1", "e", false, policyObject{"probes": policyObject{"liveness": true}, "mark": marked})})
+	old[0]["spec"].(policyObject)["action"] = "kill"
+	old[0]["spec"].(policyObject)["requiredProbes"] = []any{"startup", "readiness"}
+	if now := v.convert("v1", old)[0]; at(now, "spec", "mark") != nil || !reflect.DeepEqual(at(now, "spec", "probes"), policyObject{"readiness": true, "startup": true}) {
+		c.Fail("no mark, and the probes readiness and startup, after somebody has written action kill and these probes in v1alpha1", shown(now))
+	}
+}
+
+// means ends the check unless an object says in the other version what it says in this one.
+func (v converter) means(version string, was, there policyObject) {
+	v.T.Helper()
+	old, hub := was, there
+	if version == "v1" {
+		old, hub = there, was
+	}
+	had, _ := at(was, "metadata", "annotations").(policyObject)
+	for key, value := range had {
+		if at(there, "metadata", "annotations", key) != value {
+			v.Mistake("others' annotations lost", "in the other version, the annotations of "+shown(was), shown(there))
+		}
+	}
+	meaning := func(action, key any, probes []string, o policyObject) policyObject {
+		if action == "kill" {
+			key = nil // nobody reads it
+		}
+		return policyObject{"action": action, "key": key, "probes": strings.Join(probes, " "), "selector": at(o, "spec", "selector"), "eviction": at(o, "spec", "eviction")}
+	}
+	var wanted []string
+	for _, name := range []string{"liveness", "readiness", "startup"} {
+		if at(hub, "spec", "probes", name) == true {
+			wanted = append(wanted, name)
+		}
+	}
+	action, key := at(hub, "spec", "mark", "as"), at(hub, "spec", "mark", "key")
+	if at(hub, "spec", "mark") == nil {
+		action = "kill"
+	} else if action == "kill" {
+		action = "a mark that kills"
+	}
+	if !reflect.DeepEqual(meaning(at(old, "spec", "action"), at(old, "spec", "podLabel"), probes(old), old), meaning(action, key, wanted, hub)) {
+		v.Mistake("another meaning", "in the other version, what this means in "+version+": "+shown(was), shown(there))
+	}
+	if version == "v1alpha1" && at(there, "spec", "gracePeriodSeconds") != nil {
+		v.Fail("no gracePeriodSeconds in v1, of which v1alpha1 said nothing", shown(there))
+	}
 }
 
 // A team is what checkQuota asks about.
@@ -820,9 +991,9 @@ func checkQuota(c *check.C) {
 	own, err := versioned.NewForConfig(c.Config)
 	c.Must(err)
 	q := quotaCheck{c, own}
-	first, second, foreign, free := c.Namespace, testenv.New(c.T).Namespace, testenv.New(c.T).Namespace, testenv.New(c.T).Namespace
-	for namespace, team := range map[string]string{first: c.Namespace, second: c.Namespace, foreign: "other-" + c.Namespace, free: ""} {
-		if team != "" {
+	first, second, foreign, empty, free := c.Namespace, testenv.New(c.T).Namespace, testenv.New(c.T).Namespace, testenv.New(c.T).Namespace, testenv.New(c.T).Namespace
+	for namespace, team := range map[string]string{first: c.Namespace, second: c.Namespace, foreign: "other-" + c.Namespace, empty: "", free: ""} {
+		if namespace != free {
 			labelNamespace(c, namespace, "team", team)
 		}
 		labelNamespace(c, namespace, only, c.Namespace)
@@ -888,6 +1059,12 @@ func checkQuota(c *check.C) {
 	}
 	if q.refused(q.create(foreign, "lemon", 10, metav1.CreateOptions{})) {
 		c.Mistake("other teams count", "10 replicas for another team", "they were refused")
+	}
+	if q.refused(q.create(empty, "probe", 10, dry)) {
+		c.Mistake("other teams count", "10 replicas in a namespace whose label team has an empty value, and nothing else of that team", "they were refused")
+	}
+	if !q.refused(q.create(empty, "probe", 11, dry)) {
+		c.Mistake("empty value", "11 replicas refused in a namespace whose label team has an empty value", "they were allowed")
 	}
 	late := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1}) // a cache may lag
 	if q.refused(q.create(second, "vanilla", 2, metav1.CreateOptions{})) || q.refused(q.create(second, "lemon", 1, metav1.CreateOptions{})) || q.refused(q.create(second, "mint", 1, metav1.CreateOptions{})) {

@@ -122,8 +122,8 @@ func (q quota) refusal(ctx context.Context, request *admissionv1.AdmissionReques
 	if err != nil {
 		return "", err
 	}
-	name := namespace.Labels[team]
-	if name == "" {
+	name, ok := namespace.Labels[team]
+	if !ok {
 		return "", nil
 	}
 	used, err := q.used(ctx, name, request)

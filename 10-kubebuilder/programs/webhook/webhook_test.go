@@ -38,12 +38,15 @@ var _ = Describe("The webhook of Deployments", func() {
 	}
 
 	It("lets replicas double", func() {
-		Expect(scale(create(2, "false"), 4)).To(Succeed())
+		Expect(scale(create(3, "false"), 6)).To(Succeed())
 		Expect(scale(create(0, "false"), 2)).To(Succeed())
 	})
 	It("lets no more than that", func() {
-		Expect(scale(create(2, "false"), 5)).To(MatchError(ContainSubstring("more than twice")))
+		Expect(scale(create(3, "false"), 7)).To(MatchError(ContainSubstring("more than twice")))
 		Expect(scale(create(0, "false"), 3)).To(MatchError(ContainSubstring("more than twice")))
+	})
+	It("lets there be fewer", func() {
+		Expect(scale(create(3, "false"), 1)).To(Succeed())
 	})
 	It("keeps what is to be kept", func() {
 		Expect(remove(create(1, "true"))).To(MatchError(ContainSubstring("keep=true")))
