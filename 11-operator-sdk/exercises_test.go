@@ -1,25 +1,32 @@
 package operatorsdk
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -242,22 +249,11 @@ func checkGraph(c *check.C) {
 	if r.ExitCode != 0 {
 		c.Fail("a catalog that can be read", strings.ReplaceAll(r.Stderr, file, "channels.yaml"))
 	}
-	entries := map[string]map[string]bool{} // names by channel
-	for document := range strings.SplitSeq(string(catalog), "\n---") {
-		var channel struct {
-			Name    string `json:"name"`
-			Entries []struct {
-				Name string `json:"name"`
-			} `json:"entries"`
-		}
-		c.Must(yaml.Unmarshal([]byte(document), &channel)) // packager has read it
-		entries[channel.Name] = map[string]bool{}
-		for _, e := range channel.Entries {
-			entries[channel.Name][e.Name] = true
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
+	lines, err := linesOf(catalog)
+	c.Must(err) // packager has read it
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		if name != "stable" && name != "fast" {
+			c.At("channels.yaml", lines[name][""])
 			c.Failf("the channels stable and fast", "a third one, %q", name)
 		}
 	}
@@ -279,34 +275,93 @@ func checkGraph(c *check.C) {
 			return slices.ContainsFunc(all, func(s string) bool { return s == version || strings.HasPrefix(s, version+" ") })
 		}
 		others := slices.DeleteFunc(slices.Clone(ends[channel]), func(s string) bool { return s == head })
+		// at has the verdict name the entry of a version in this channel, or the channel's first line.
+		at := func(version string) {
+			if line := cmp.Or(lines[channel]["parlour.v"+version], lines[channel][""]); line > 0 {
+				c.At("channels.yaml", line)
+			}
+		}
+		_, bad := lines[channel]["parlour.v1.1.0"]
 		switch {
 		case len(all) == 0:
+			at("")
 			c.Fail("entries in the channel "+channel, "none")
-		case slices.ContainsFunc(edges[channel], func(s string) bool { return strings.HasSuffix(s, "-> 1.1.0") }):
-			c.Mistake("bad version offered", "no way to 1.1.0", graph)
+		case bad || slices.ContainsFunc(edges[channel], func(s string) bool { return strings.HasSuffix(s, "-> 1.1.0") }):
+			at("1.1.0")
+			c.Mistake("bad version offered", "no entry of 1.1.0 in the channel "+channel+", and no way to it", graph)
 		case !slices.Contains(ends[channel], head) && len(ends[channel]) == 1:
+			at(ends[channel][0])
 			c.Mistake("another head", "the channel "+channel+" ends in "+head, graph+"; it ends in "+strings.Join(ends[channel], ", "))
 		case len(others) > 0 && slices.Contains(others, "1.1.0"):
-			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0", graph)
+			at("1.2.0")
+			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0 in the channel "+channel, graph)
 		case len(others) > 0:
-			c.Mistake("dead end", "one end, "+head, graph+"; these lead nowhere: "+strings.Join(others, ", "))
+			at(others[0])
+			c.Mistake("dead end", "one end of the channel "+channel+", "+head, graph+"; these lead nowhere: "+strings.Join(others, ", "))
 		case !has("1.1.0 -> 1.2.0") && !knows("1.1.0"):
-			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0", graph)
-		case !entries[channel]["parlour.v1.0.0"]:
-			c.Fail("the channel "+channel+" begins with 1.0.0", "it has no entry of that name")
+			at("1.2.0")
+			c.Mistake("bad version kept", "a way from 1.1.0 to 1.2.0 in the channel "+channel, graph)
+		case lines[channel]["parlour.v1.0.0"] == 0:
+			at("")
+			c.Fail("the channel "+channel+" begins with 1.0.0", "it has no entry parlour.v1.0.0")
 		}
 		for _, edge := range edges[channel] {
 			from, to, _ := strings.Cut(edge, " -> ")
+			at(to)
 			if to == "2.0.0" && from != "1.2.0" || to == "2.1.0" && from != "2.0.0" {
 				c.Mistake("migration left out", "only 1.2.0 -> 2.0.0 and 2.0.0 -> 2.1.0", graph)
 			}
 			if to < from { // each number has one digit
 				c.Fail("no way back", edge+" in the channel "+channel)
 			}
+			if !slices.Contains([]string{"1.0.0", "1.1.0", "1.2.0", "2.0.0"}, from) {
+				c.Fail("ways from the versions that there are", edge+" in the channel "+channel)
+			}
 		}
+		c.At("", 0)
 	}
 	if r := packagerOf(c, "check", file); r.ExitCode != 0 {
 		c.Fail("a valid catalog", r.Stdout+r.Stderr)
+	}
+}
+
+// linesOf returns the lines in which the entries of channels stand, by channel and name, and for the name "" the line in which the channel begins.
+func linesOf(catalog []byte) (map[string]map[string]int, error) {
+	lines := map[string]map[string]int{}
+	for decoder := yamlv3.NewDecoder(bytes.NewReader(catalog)); ; {
+		var document yamlv3.Node
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+			return lines, nil
+		} else if err != nil {
+			return nil, err
+		}
+		var channel struct {
+			Name    string
+			Entries []yamlv3.Node
+		}
+		if err := document.Decode(&channel); err != nil {
+			return nil, err
+		}
+		if channel.Name == "" {
+			continue // an empty document
+		}
+		lines[channel.Name] = map[string]int{"": document.Content[0].Line}
+		for _, node := range channel.Entries {
+			var entry struct{ Name string }
+			if err := node.Decode(&entry); err != nil {
+				return nil, err
+			}
+			lines[channel.Name][entry.Name] = node.Line
+		}
+	}
+}
+
+// A verdict names the entry of its own channel, also where another one has the same.
+func TestLinesOf(t *testing.T) {
+	t.Parallel()
+	got, err := linesOf([]byte("# a comment\nname: stable\nentries:\n- name: a\n- {name: b, replaces: a}\n---\nentries:\n- replaces: a\n  name: b\nname: fast\n---\n"))
+	if want := map[string]map[string]int{"stable": {"": 2, "a": 4, "b": 5}, "fast": {"": 7, "b": 8}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }
 
@@ -345,14 +400,17 @@ func (s *scoring) state(when string) (state, held string) {
 	if err := s.Until(check.Patience(10*time.Second), s.empty); err != nil {
 		s.Mistake("left behind", when+", nothing is left in the namespace", err.Error())
 	}
-	result := status.Results[0]
+	result, said := status.Results[0], ""
+	if lines := strings.TrimSpace(proc.LastLines(r.Stderr, 5)); lines != "" {
+		said = "\nand on the standard error:\n" + lines
+	}
 	if !slices.Contains([]string{"pass", "fail", "error"}, result.State) {
 		s.Fail(when+", the state pass, fail or error", result.State)
 	}
 	if result.State == "fail" && strings.TrimSpace(strings.Join(result.Errors, "")) == "" {
 		s.Fail(when+", an error that says what the operator did not do", "fail without one")
 	}
-	return result.State, strings.TrimSpace(result.State + " " + strings.Join(result.Errors, "; "))
+	return result.State, "the state " + result.State + " and the errors " + fmt.Sprintf("%q", result.Errors) + said
 }
 
 // empty says what is in the namespace.
@@ -381,8 +439,8 @@ func (s *scoring) policies() typedpolicy.HealthCheckPolicyInterface {
 	return client.PolicyV1alpha1().HealthCheckPolicies(s.Namespace)
 }
 
-// checkScore runs the learner's test where nobody works, where somebody marks everything, where no
-// pod can be created, and with the operator of step 06.
+// checkScore runs the learner's test where nobody works, with operators that mark too much or late, where
+// something cannot be created, and with the operator of step 06.
 func checkScore(c *check.C) {
 	crdtest.Share(c.T, c.Env, policyCRD)
 	s := &scoring{c, c.Proxy()}
@@ -392,14 +450,50 @@ func checkScore(c *check.C) {
 	case "pass":
 		c.Mistake("always passes", "fail, because no operator runs", held)
 	}
-	end := s.markEverything()
-	switch state, held := s.state("with an operator that marks all pods"); state {
-	case "error":
-		c.Fail("fail, because each pod is marked", held)
-	case "pass":
-		c.Mistake("one side only", "fail, because each pod is marked", held)
+	for _, wrong := range []struct {
+		mistake, is, because string
+		marks                func(probed, selected bool) bool
+	}{
+		{"one side only", "that marks all pods which the policy selects", "a pod with probes is marked", func(_, selected bool) bool { return selected }},
+		{"selector ignored", "that marks all pods without probes", "a pod is marked that the selector does not select", func(probed, _ bool) bool { return !probed }},
+	} {
+		end := s.operator(wrong.marks, func() bool { return true })
+		switch state, held := s.state("with an operator " + wrong.is); state {
+		case "error":
+			c.Fail("fail, because "+wrong.because, held)
+		case "pass":
+			c.Mistake(wrong.mistake, "fail, because "+wrong.because, held)
+		}
+		end()
+	}
+
+	// Somebody who looks seldom or not at all is not told sooner, so that a slow machine does not help.
+	var begun time.Time
+	looks := faultproxy.Match{Resource: "pods", If: func(r faultproxy.Request) bool { return !r.Write() }}
+	before := s.proxy.Count(looks)
+	end := s.operator(func(probed, selected bool) bool { return selected && !probed }, func() bool {
+		if begun.IsZero() {
+			begun = time.Now()
+		}
+		took := time.Since(begun)
+		return took > 7*time.Second || took > 4*time.Second && s.proxy.Count(looks) >= before+8
+	})
+	if state, held := s.state("with an operator that takes some seconds"); state == "fail" {
+		c.Mistake("no patience", "pass, because it has marked the right pods within 7 seconds", held)
+	} else if state != "pass" {
+		c.Fail("pass, because it has marked the right pods within 7 seconds", held)
 	}
 	end()
+
+	made := func(r faultproxy.Request) bool { return r.Write() && !strings.HasPrefix(r.Verb, "delete") }
+	policies := s.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Resource: "healthcheckpolicies", If: made}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
+	switch state, held := s.state("where no policy can be created"); state {
+	case "fail":
+		c.Mistake("operator blamed", "error, because the API server refuses the policy", held)
+	case "pass":
+		c.Fail("error, because the API server refuses the policy", held)
+	}
+	policies.Remove()
 	quotas := c.Client.CoreV1().ResourceQuotas(c.Namespace)
 	_, err := quotas.Create(c.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}, metav1.CreateOptions{})
@@ -428,12 +522,13 @@ func checkScore(c *check.C) {
 		return nil
 	}))
 	if state, held := s.state("with the operator of step 06"); state != "pass" {
-		c.Fail("pass, because the operator of step 06 runs", held)
+		c.Fail("pass with the operator of step 06, which marks a selected pod without probes at once, and no other one", held)
 	}
 }
 
-// markEverything is an operator that does not look at probes. Its status says what it should have done.
-func (s *scoring) markEverything() (end func()) {
+// operator is one that marks the pods for which marks says so, as soon as there is a policy and ready says so, and that reports what it
+// should have done. A pod that is not to be marked comes first, so whoever sees the right mark can see the wrong one.
+func (s *scoring) operator(marks func(probed, selected bool) bool, ready func() bool) (end func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	done := make(chan struct{})
 	policies, pods := s.policies(), s.Client.CoreV1().Pods(s.Namespace)
@@ -442,6 +537,9 @@ func (s *scoring) markEverything() (end func()) {
 		for ctx.Err() == nil {
 			if all, err := policies.List(ctx, metav1.ListOptions{}); err == nil {
 				for _, p := range all.Items {
+					if !ready() {
+						continue
+					}
 					if meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionCompliant, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProbesMissing}) {
 						_, _ = policies.UpdateStatus(ctx, &p, metav1.UpdateOptions{})
 					}
@@ -449,12 +547,21 @@ func (s *scoring) markEverything() (end func()) {
 					if err != nil {
 						continue
 					}
-					selected, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+					there, err := pods.List(ctx, metav1.ListOptions{})
 					if err != nil {
 						continue
 					}
-					for _, pod := range selected.Items { // an error is tried again
-						_, _ = pods.Patch(ctx, pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, p.Spec.PodLabel), metav1.PatchOptions{})
+					probed := func(pod corev1.Pod) bool {
+						run := pod.Spec.Containers[0]
+						return run.LivenessProbe != nil && run.ReadinessProbe != nil
+					}
+					due := func(pod corev1.Pod) bool { return selector.Matches(labels.Set(pod.Labels)) && !probed(pod) }
+					for _, first := range []bool{true, false} {
+						for _, pod := range there.Items { // an error is tried again
+							if due(pod) != first && marks(probed(pod), selector.Matches(labels.Set(pod.Labels))) {
+								_, _ = pods.Patch(ctx, pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, p.Spec.PodLabel), metav1.PatchOptions{})
+							}
+						}
 					}
 				}
 			}

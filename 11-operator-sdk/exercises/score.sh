@@ -8,9 +8,9 @@ result() {
   jq -n --arg state "$1" --arg error "${2:-}" '{results: [{name: "score", state: $state, errors: [$error | select(. != "")]}]}'
 }
 
-# pod NAME PROBE: a pod with the test's own label, which ends at once.
+# pod NAME APP PROBES: a pod with the test's own label, which ends at once.
 pod() {
-  k create -f - >&2 <<<"{apiVersion: v1, kind: Pod, metadata: {name: $1, labels: {score: $name}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: 'workshop/pause:1'$2}]}}"
+  k create -f - >&2 <<<"{apiVersion: v1, kind: Pod, metadata: {name: $1, labels: {score: $name, app: $2}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: 'workshop/pause:1'$3}]}}"
 }
 
 # marked NAME: has the pod the mark of the policy?
@@ -23,8 +23,8 @@ score() {
   # shellcheck disable=SC2064 # the name of now
   trap "k delete healthcheckpolicy,pod -l score=$name --wait=false >&2" EXIT
   probe=', livenessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3600}, readinessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3600}'
-  if ! { pod "$name-bare" "" && pod "$name-probed" "$probe" &&
-    k create -f - >&2 <<<"{apiVersion: policy.k8s-go.openshift.org/v1alpha1, kind: HealthCheckPolicy, metadata: {name: $name, labels: {score: $name}}, spec: {podLabel: $name, selector: {matchLabels: {score: $name}}}}"; }; then
+  if ! { pod "$name-bare" "$name" "" && pod "$name-probed" "$name" "$probe" && pod "$name-other" other "" &&
+    k create -f - >&2 <<<"{apiVersion: policy.k8s-go.openshift.org/v1alpha1, kind: HealthCheckPolicy, metadata: {name: $name, labels: {score: $name}}, spec: {podLabel: $name, selector: {matchLabels: {app: $name}}}}"; }; then
     result error "the pods or the policy cannot be created"
     return
   fi
@@ -32,11 +32,13 @@ score() {
     marked "$name-bare" && break
     sleep 0.2
   done
-  sleep 1 # whoever marks all pods has marked the other one by then
+  sleep 1 # whoever marks all pods has marked the others by then
   if ! marked "$name-bare"; then
     result fail "a pod without probes was not marked within 10 s"
   elif marked "$name-probed"; then
     result fail "a pod with probes was marked"
+  elif marked "$name-other"; then
+    result fail "a pod that the selector does not select was marked"
   else
     result pass
   fi
