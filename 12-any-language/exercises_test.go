@@ -201,10 +201,12 @@ func right(c *check.C, when, name string, uid types.UID, replicas int32, budgets
 		c.Mistake("another name", expected, held)
 	case !selectsOnly(budgets[0].Spec.Selector, string(uid)):
 		c.Mistake("another selector", expected, held)
+	case most != nil && budgets[0].Spec.MinAvailable != nil:
+		c.Mistake("both limits", expected, held)
 	case most == nil && least != intstr.FromInt32(replicas-1):
 		c.Mistake("fixed minimum", expected, held)
 	case most != nil && *most != intstr.FromInt32(1):
-		c.Fail(expected, held)
+		c.Fail(expected, held+"; a drain may take "+most.String()+" of "+fmt.Sprint(replicas)+" pods at a time")
 	}
 }
 

@@ -41,10 +41,14 @@ func (s *Candidate) Within(timeout time.Duration, f func(context.Context) error)
 }
 
 // Until is Within, and fails the check after a time, which only a mistake that no check
-// knows can take: nothing else shows that something will not come.
+// knows can take: nothing else shows that something will not come. What the controller has said may tell why.
 func (s *Candidate) Until(expected string, f func(context.Context) error) {
 	if err := s.Within(check.Patience(20*time.Second), f); err != nil {
-		s.C.Fail(expected, err.Error())
+		held := err.Error()
+		if log := strings.TrimSpace(s.Log()); log != "" && !strings.Contains(log, "panic: ") { // the verdict shows a panic by itself
+			held += "\nand the program has said at last:\n" + log
+		}
+		s.C.Fail(expected, held)
 	}
 }
 
