@@ -332,7 +332,7 @@ func checkSuite(c *check.C) {
 			{"not twice", "refuses too much", "that refuses twice as many replicas"},
 			{"nothing from none", "refuses too much", "that refuses 2 replicas after 0"},
 			{"all from none", "accepts too much", "that accepts 3 replicas after 0"},
-			{"two more", "refuses too much", "that lets a Deployment have 2 replicas more, so 3 after 1, and 5 after 3"},
+			{"two more", "two alone", "that lets a Deployment have 2 replicas more, so 3 after 1, and 5 after 3"},
 			{"no decrease", "refuses too much", "that refuses fewer replicas"},
 			{"no deletion", "refuses too much", "that lets no Deployment be deleted"},
 			{"any value", "refuses too much", "that lets no Deployment with a label keep be deleted, also not with keep=false"},
