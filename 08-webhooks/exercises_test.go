@@ -672,7 +672,10 @@ func checkRotation(c *check.C) {
 	same := func(key string, data []byte) bool {
 		return bytes.Equal(bytes.TrimSpace(written.Data[key]), bytes.TrimSpace(data))
 	}
+	forgotten := !same("tls.crt", now.certificate)
 	switch {
+	case o.mistake == "replaced instead of added" && forgotten && r.ExitCode == 0 && !r.TimedOut:
+		c.Mistake("server forgotten", want, "the Secret has another certificate than tls.crt, and the old CA is not trusted any more: "+counted)
 	case o.mistake != "":
 		c.Mistake(o.mistake, o.want, o.held+"\nthe load: "+counted)
 	case o.held != "":
@@ -681,7 +684,7 @@ func checkRotation(c *check.C) {
 		c.Fail("a script that ends", "it has run for "+r.Took.Round(time.Second).String()+"\n"+r.Stderr)
 	case r.ExitCode != 0:
 		c.Failf("exit code 0", "exit code %d\n%s", r.ExitCode, r.Stderr)
-	case !same("tls.crt", now.certificate):
+	case forgotten:
 		c.Mistake("server forgotten", want, "the Secret has another certificate than tls.crt")
 	case !same("tls.key", now.key):
 		c.Fail(want, "the Secret has the new tls.crt, and not the new tls.key")

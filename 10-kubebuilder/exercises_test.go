@@ -180,7 +180,7 @@ func checkPredicate(c *check.C) {
 		s.patch("web", change.patch, change.subresource)
 		s.looked()
 		if n := asks() - before; n > 0 {
-			c.Mistake("everything passes", "no look at web when "+change.of+" changes, of which its summary says nothing", fmt.Sprintf("%d requests for web and its summary after the update %s", n, change.patch))
+			c.Mistake("everything passes", "no look at web after a change of "+change.of+", of which its summary says nothing", fmt.Sprintf("%d requests for web and its summary after the update %s", n, change.patch))
 		}
 	}
 

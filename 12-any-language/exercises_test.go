@@ -206,7 +206,11 @@ func right(c *check.C, when, name string, uid types.UID, replicas int32, budgets
 	case most == nil && least != intstr.FromInt32(replicas-1):
 		c.Mistake("fixed minimum", expected, held)
 	case most != nil && *most != intstr.FromInt32(1):
-		c.Fail(expected, held+"; a drain may take "+most.String()+" of "+fmt.Sprint(replicas)+" pods at a time")
+		why := "; a drain may take " + most.String() + " pods at a time"
+		if most.Type == intstr.String {
+			why = "; a percentage lets the more pods go, the more there are"
+		}
+		c.Fail(expected, held+why)
 	}
 }
 
