@@ -272,6 +272,10 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 	},
 	"look at a restored refusal": {testenv.Replace("controller/controller.go", "ours && old != nil", `(ours || without("look at a restored refusal")) && old != nil`)},
 	"going on":                   {testenv.Replace("controller/controller.go", "for _, old := range olds {\n\t\t// The", "for _, old := range olds {\n\t\tif len(kept) > 0 && without(\"going on\") {\n\t\t\tbreak\n\t\t}\n\t\t// The")},
+	"look at a conflict": {
+		testenv.Replace("../loop/answers.go", "\t\"net/http\"\n", "\t\"net/http\"\n\t\"os\"\n"),
+		testenv.Replace("../loop/answers.go", "if failed != nil && !apierrors", "if os.Getenv(\"WITHOUT\") == \"look at a conflict\" || failed != nil && !apierrors"),
+	},
 	"conflict handling": {
 		testenv.Replace("../loop/loop.go", "\t\"fmt\"\n", "\t\"fmt\"\n\t\"os\"\n"),
 		testenv.Replace("../loop/loop.go", "\tl.queue.AddRateLimited(key)\n",
@@ -298,6 +302,7 @@ func TestIcecreamGuards(t *testing.T) {
 		}},
 		{icecreamtest.LetsGo, map[string]string{"deletion check": "created"}},
 		{icecreamtest.CorrectsARestoredRefusal, map[string]string{"look at a restored refusal": "stays"}},
+		{icecreamtest.ReportsARefusalOfAnyCode, map[string]string{"look at a conflict": "is not reported"}},
 		{icecreamtest.DeletesWhatItMay, map[string]string{"going on": "is kept"}},
 		{icecreamtest.TriesAgainAfterAConflict, map[string]string{"conflict handling": "given up"}},
 	} {

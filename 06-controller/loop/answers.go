@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // ErrStale says that the cache is known to be behind. The key comes back as after
@@ -64,6 +66,25 @@ func Refused(err error) string {
 		}
 	}
 	return Cut(said, maxSaid)
+}
+
+// Confirm reads the object of which the answer to a request says that it is gone (404) or has changed (409). A webhook
+// refuses with any code that it likes: if the object is as it was, or still missing, a 403 takes the answer's place.
+func Confirm[T metav1.Object](ctx context.Context, answer error, was T, get func(context.Context, string, metav1.GetOptions) (T, error)) error {
+	var status *apierrors.StatusError
+	if !apierrors.IsNotFound(answer) && !apierrors.IsConflict(answer) || !errors.As(answer, &status) {
+		return answer
+	}
+	s := status.ErrStatus
+	if s.Details != nil && s.Details.Kind == "resourcequotas" {
+		return answer // many creations at the same time count in one quota
+	}
+	live, failed := get(ctx, was.GetName(), metav1.GetOptions{})
+	if failed != nil && !apierrors.IsNotFound(failed) || live.GetUID() != was.GetUID() || live.GetResourceVersion() != was.GetResourceVersion() {
+		return answer
+	}
+	s.Code, s.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
+	return &apierrors.StatusError{ErrStatus: s}
 }
 
 // Cut shortens a text to so many bytes. One that was cut ends with "...".

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -69,6 +70,36 @@ func TestAnswers(t *testing.T) {
 	if terminating := (&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Details: &metav1.StatusDetails{
 		Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}}}); Refused(terminating) == "" {
 		t.Error("whoever wants to treat a namespace that is being deleted in another way has to ask before")
+	}
+}
+
+// A 404 or a 409 is news of an object that has changed, and a refusal if it has not.
+func TestConfirm(t *testing.T) {
+	pods, quotas := schema.GroupResource{Resource: "pods"}, schema.GroupResource{Resource: "resourcequotas"}
+	missing, conflict := apierrors.NewNotFound(pods, "p"), apierrors.NewConflict(pods, "p", errors.New("denied"))
+	of := func(uid types.UID, version string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: uid, ResourceVersion: version}}
+	}
+	for name, tc := range map[string]struct {
+		answer    error
+		was, live *corev1.Pod
+		failed    error
+		refused   bool
+	}{
+		"nothing":                      {nil, of("1", "5"), of("1", "5"), nil, false},
+		"a conflict, though unchanged": {conflict, of("1", "5"), of("1", "5"), nil, true},
+		"changed":                      {conflict, of("1", "5"), of("1", "6"), nil, false},
+		"replaced":                     {missing, of("1", "5"), of("2", "5"), nil, false},
+		"gone":                         {missing, of("1", "5"), of("", ""), missing, false},
+		"not found, though there":      {missing, of("1", "5"), of("1", "5"), nil, true},
+		"not made, and not there":      {conflict, of("", ""), of("", ""), missing, true},
+		"nobody knows":                 {conflict, of("", ""), of("", ""), errors.New("connection reset"), false},
+		"a full queue at the quota":    {apierrors.NewConflict(quotas, "q", errors.New("changed")), of("", ""), of("", ""), missing, false},
+	} {
+		err := Confirm(t.Context(), tc.answer, tc.was, func(context.Context, string, metav1.GetOptions) (*corev1.Pod, error) { return tc.live, tc.failed })
+		if got := Refused(err); (got != "") != tc.refused || tc.refused && got != tc.answer.Error() || !tc.refused && !errors.Is(err, tc.answer) {
+			t.Errorf("%s: %v, refused: %q", name, err, got)
+		}
 	}
 }
 

@@ -58,9 +58,10 @@ type Rule struct {
 	After int // so many matching requests or events pass first
 	Times int // then so many are struck; once if zero, all if negative
 
-	Code       int           // for Answer and ErrorEvent
-	RetryAfter time.Duration // for Answer: the header, in whole seconds; none if zero
-	Delay      time.Duration // for Slow and Delay
+	Code       int                 // for Answer and ErrorEvent
+	Reason     metav1.StatusReason // for Answer: another one than that of the Code
+	RetryAfter time.Duration       // for Answer: the header, in whole seconds; none if zero
+	Delay      time.Duration       // for Slow and Delay
 
 	// Call is the function for Call and CallAnswered. If it returns an error, the
 	// connection is reset instead. It must return when its context ends: with
@@ -267,7 +268,9 @@ func (p *Proxy) strikeRequest(w http.ResponseWriter, r *http.Request, x *exchang
 			if i.rule.RetryAfter > 0 {
 				w.Header().Set("Retry-After", strconv.Itoa(int(i.rule.RetryAfter/time.Second)))
 			}
-			p.write(w, x, i.rule.Code, status(i.rule.Code, i.rule.RetryAfter))
+			s := status(i.rule.Code, i.rule.RetryAfter)
+			s.Reason = cmp.Or(i.rule.Reason, s.Reason)
+			p.write(w, x, i.rule.Code, s)
 			return true
 		case ErrorEvent:
 			p.write(w, x, http.StatusOK, map[string]any{"type": "ERROR", "object": status(i.rule.Code, 0)})

@@ -87,6 +87,7 @@ var Claims = map[string]func(f *Test) error{
 	"waits with its report":         WaitsWithItsReport,
 	"corrects a restored refusal":   CorrectsARestoredRefusal,
 	"deletes what it may":           DeletesWhatItMay,
+	"reports a refusal of any code": ReportsARefusalOfAnyCode,
 	"refused in other words":        func(f *Test) error { f.Start(); return RefusedInOtherWords(f) },
 }
 
@@ -903,6 +904,46 @@ func RefusedInOtherWords(f *Test) error {
 	time.Sleep(5 * time.Second)
 	if n := len(f.Requests("create", "deployments")) - before; n > 12 { // the waits double
 		return fmt.Errorf("%d tries in five seconds", n)
+	}
+	return nil
+}
+
+// ReportsARefusalOfAnyCode: a webhook refuses a request by a code, and with a reason, that mostly say that the Deployment is gone, is there, or has changed.
+func ReportsARefusalOfAnyCode(f *Test) error {
+	f.Start()
+	for _, rule := range []faultproxy.Rule{
+		{Match: faultproxy.Match{Verb: "create"}, Code: http.StatusNotFound},
+		{Match: faultproxy.Match{Verb: "create"}, Code: http.StatusConflict},
+		{Match: faultproxy.Match{Verb: "create"}, Code: http.StatusConflict, Reason: metav1.StatusReasonAlreadyExists},
+		{Match: faultproxy.Match{Verb: "patch"}, Code: http.StatusConflict},
+		{Match: faultproxy.Match{Verb: "delete"}, Code: http.StatusNotFound},
+	} {
+		what := fmt.Sprintf("%s-%d%s", rule.Verb, rule.Code, strings.ToLower(string(rule.Reason)))
+		if rule.Verb != "create" {
+			f.Create(what, what, 0)
+			f.Until(what, IsAvailable)
+		}
+		rule.Resource, rule.Fault, rule.Times = "deployments", faultproxy.Answer, -1
+		refusing := f.Proxy.MustInject(rule)
+		switch rule.Verb {
+		case "create":
+			f.Create(what, what, 0)
+		case "patch":
+			f.PatchDeployment(what, `{"spec":{"replicas":1}}`)
+		case "delete":
+			f.Patch(what, `{"spec":{"deploymentName":"cup"}}`)
+		}
+		if err := f.within(soon, func() error {
+			ice, err := f.Icecreams.Get(f.Context(), what, metav1.GetOptions{})
+			if err == nil {
+				err = Condition("Available", metav1.ConditionFalse, "Refused")(ice)
+			}
+			return err
+		}); err != nil {
+			return fmt.Errorf("%s: the refusal is not reported: %w", what, err)
+		}
+		refusing.Remove()
+		f.Until(what, IsAvailable)
 	}
 	return nil
 }

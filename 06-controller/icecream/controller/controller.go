@@ -287,19 +287,21 @@ func (c *Controller) create(ctx context.Context, ice *v1alpha1.Icecream) (d *app
 		return nil, false, err
 	}
 	// A POST, not an apply: an apply would take over whatever has that name.
-	d, err = c.clients.Deployments.Deployments(wanted.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
+	deployments := c.clients.Deployments.Deployments(wanted.Namespace)
+	d, err = deployments.Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
 	if apierrors.IsAlreadyExists(err) {
 		// The cache does not have it yet. It can be ours: if the answer to our
 		// POST was lost, or this process has restarted since.
-		d, err = c.clients.Deployments.Deployments(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
-		if err != nil {
-			return nil, false, fmt.Errorf("reading Deployment %s: %w", klog.KObj(wanted), err)
+		switch d, failed := deployments.Get(ctx, wanted.Name, metav1.GetOptions{}); {
+		case failed == nil:
+			c.writes.Record(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
+			return d, false, nil
+		case !apierrors.IsNotFound(failed): // else it is the answer of a webhook
+			return nil, false, fmt.Errorf("reading Deployment %s: %w", klog.KObj(wanted), failed)
 		}
-		c.writes.Record(cache.MetaObjectToName(ice), c.deployments, d.ResourceVersion)
-		return d, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("creating Deployment %s: %w", klog.KObj(wanted), err)
+		return nil, false, fmt.Errorf("creating Deployment %s: %w", klog.KObj(wanted), loop.Confirm(ctx, err, wanted, deployments.Get))
 	}
 	c.wrote(ice, "create", "there was none", c.deployments, d)
 	return d, true, nil
@@ -330,9 +332,10 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 	}
 	// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
 	wanted := desired(ice, c.image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
-	corrected, err := c.clients.Deployments.Deployments(d.Namespace).Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: Manager, Force: true})
+	deployments := c.clients.Deployments.Deployments(d.Namespace)
+	corrected, err := deployments.Apply(ctx, wanted, metav1.ApplyOptions{FieldManager: Manager, Force: true})
 	if err != nil {
-		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), err)
+		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), loop.Confirm(ctx, err, d, deployments.Get))
 	}
 	c.wrote(ice, "apply", drift, c.deployments, corrected)
 	return corrected, nil
@@ -371,7 +374,8 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []
 		return false, err
 	}
 	// What is to take its place may have gone, too.
-	now, err := c.clients.Deployments.Deployments(ice.Namespace).Get(ctx, ice.Spec.DeploymentName, metav1.GetOptions{})
+	deployments := c.clients.Deployments.Deployments(ice.Namespace)
+	now, err := deployments.Get(ctx, ice.Spec.DeploymentName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("reading the new Deployment: %w", err)
 	}
@@ -382,11 +386,11 @@ func (c *Controller) retire(ctx context.Context, ice *v1alpha1.Icecream, olds []
 	for _, old := range olds {
 		// The preconditions make sure that what goes is what we have looked at:
 		// not another Deployment of that name, nor one that was taken from us.
-		err := c.clients.Deployments.Deployments(old.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{
+		err := deployments.Delete(ctx, old.Name, metav1.DeleteOptions{
 			Preconditions:     &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion},
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		})
-		switch {
+		switch err = loop.Confirm(ctx, err, old, deployments.Get); {
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			kept = append(kept, fmt.Errorf("deleting the old Deployment %s: %w", klog.KObj(old), err))

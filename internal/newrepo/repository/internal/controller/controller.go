@@ -220,25 +220,29 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 		if err != nil {
 			return false, err
 		}
-		// A POST, not an apply: an apply would take over whatever has that name.
-		created, err := configMaps.Create(ctx, &corev1.ConfigMap{
+		wanted := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:            key.Name,
 				Labels:          map[string]string{Label: Manager},
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.GroupVersionKind)},
 			},
 			Data: map[string]string{TextKey: owner.Spec.Text},
-		}, metav1.CreateOptions{FieldManager: Manager})
+		}
+		// A POST, not an apply: an apply would take over whatever has that name.
+		created, err := configMaps.Create(ctx, wanted, metav1.CreateOptions{FieldManager: Manager})
 		if err == nil {
 			c.wrote(key, owner, created, "Created", "created the ConfigMap")
 			return true, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return false, err
+			return false, loop.Confirm(ctx, err, wanted, configMaps.Get)
 		}
-		// Somebody else's, or one that the cache does not show, or shows no longer.
-		if now, err = configMaps.Get(ctx, key.Name, metav1.GetOptions{}); err != nil {
+		// Somebody else's, or one that the cache does not show, or shows no longer. If there is none, a webhook has said so.
+		var failed error
+		if now, failed = configMaps.Get(ctx, key.Name, metav1.GetOptions{}); apierrors.IsNotFound(failed) {
 			return false, err
+		} else if failed != nil {
+			return false, failed
 		}
 	}
 	if !metav1.IsControlledBy(now, owner) {
@@ -256,7 +260,7 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 	}
 	updated, err := configMaps.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: Manager})
 	if err != nil {
-		return false, err
+		return false, loop.Confirm(ctx, err, now, configMaps.Get)
 	}
 	c.wrote(key, owner, updated, "Corrected", "corrected the ConfigMap")
 	return true, nil
