@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -147,7 +148,7 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 		// With UID and resourceVersion, the apply changes what we have looked at, or nothing.
 		wanted := deploymentFor(ice, image).WithUID(d.UID).WithResourceVersion(d.ResourceVersion)
 		if err := r.Apply(ctx, wanted, FieldManager, client.ForceOwnership); err != nil {
-			return d, false, fmt.Errorf("applying Deployment %s: %w", d.Name, err)
+			return d, false, fmt.Errorf("applying Deployment %s: %w", d.Name, r.confirmed(ctx, err, d))
 		}
 		d, wrote = &appsv1.Deployment{}, true
 		if err := convert(wanted, d); err != nil { // the answer is in there now
@@ -175,10 +176,32 @@ func (r *IcecreamReconciler) create(ctx context.Context, ice *controllerv1alpha1
 	}
 	err = r.Create(ctx, d, FieldManager)
 	if apierrors.IsAlreadyExists(err) { // the cache was behind, or the answer to our POST was lost
-		d = &appsv1.Deployment{}
-		return d, false, r.Live.Get(ctx, name, d)
+		live := &appsv1.Deployment{}
+		if failed := r.Live.Get(ctx, name, live); !apierrors.IsNotFound(failed) {
+			return live, false, failed
+		}
 	}
-	return d, err == nil, err
+	return d, err == nil, r.confirmed(ctx, err, d)
+}
+
+// confirmed reads the Deployment of which the answer to a request says that it is gone, is there, or has changed. A webhook
+// refuses with any code that it likes: if the Deployment is as it was, or still missing, a 403 takes the answer's place.
+func (r *IcecreamReconciler) confirmed(ctx context.Context, answer error, was *appsv1.Deployment) error {
+	var status *apierrors.StatusError
+	if !errors.As(answer, &status) {
+		return answer
+	}
+	s := status.ErrStatus
+	if s.Code != http.StatusNotFound && s.Code != http.StatusConflict || s.Details != nil && s.Details.Kind == "resourcequotas" {
+		return answer // of the last kind is one for many creations at the same time
+	}
+	live := &appsv1.Deployment{}
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(was), live)
+	if client.IgnoreNotFound(err) != nil || live.UID != was.UID || live.ResourceVersion != was.ResourceVersion {
+		return answer
+	}
+	s.Code, s.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
+	return &apierrors.StatusError{ErrStatus: s}
 }
 
 // olds returns the Deployments that the Icecream had under other names, in their order.
@@ -207,7 +230,7 @@ func (r *IcecreamReconciler) retire(ctx context.Context, ice *controllerv1alpha1
 	var kept error // one that may not go keeps no other
 	for _, old := range olds {
 		err := r.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		if client.IgnoreNotFound(err) == nil {
+		if err = r.confirmed(ctx, err, &old); client.IgnoreNotFound(err) == nil {
 			continue
 		}
 		err = fmt.Errorf("deleting the old Deployment %s: %w", old.Name, err)
