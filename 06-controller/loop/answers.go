@@ -69,8 +69,9 @@ func Refused(err error) string {
 }
 
 // Confirm reads the object of which the answer to a request says that it is gone (404) or has changed (409). A webhook
-// refuses with any code that it likes: if the object is as it was, or still missing, a 403 takes the answer's place.
-func Confirm[T metav1.Object](ctx context.Context, answer error, was T, get func(context.Context, string, metav1.GetOptions) (T, error)) error {
+// refuses with any code that it likes: if the object is as it was, or still missing, a 422 takes the answer's place, because
+// a 403 may also mean that a right is missing.
+func Confirm[T metav1.Object](ctx context.Context, answer error, was metav1.Object, get func(context.Context, string, metav1.GetOptions) (T, error)) error {
 	var status *apierrors.StatusError
 	if !apierrors.IsNotFound(answer) && !apierrors.IsConflict(answer) || !errors.As(answer, &status) {
 		return answer
@@ -83,7 +84,7 @@ func Confirm[T metav1.Object](ctx context.Context, answer error, was T, get func
 	if failed != nil && !apierrors.IsNotFound(failed) || live.GetUID() != was.GetUID() || live.GetResourceVersion() != was.GetResourceVersion() {
 		return answer
 	}
-	s.Code, s.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
+	s.Code, s.Reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
 	return &apierrors.StatusError{ErrStatus: s}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // These are all the requests of the controller beside those of its informers, each
@@ -40,7 +41,7 @@ func (c *Controller) applyMark(ctx context.Context, policy types.UID, p *pod, w 
 	}
 	answer, err := c.core.Pods(p.Namespace).Apply(ctx, apply, metav1.ApplyOptions{FieldManager: manager(policy)})
 	if err != nil {
-		return pod{}, c.confirm(ctx, p, fmt.Errorf("applying the mark of pod %s: %w", p.Name, err))
+		return pod{}, fmt.Errorf("applying the mark of pod %s: %w", p.Name, c.confirm(ctx, p, err))
 	}
 	return *reduce(answer), nil
 }
@@ -90,25 +91,18 @@ func (c *Controller) postEviction(ctx context.Context, p metav1.Object, dryRun .
 		VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, scheme.ParameterCodec).
 		Body(eviction).Do(ctx).Error()
 	if err != nil {
-		return c.confirm(ctx, p, fmt.Errorf("evicting pod %s: %w", name, err))
+		return fmt.Errorf("evicting pod %s: %w", name, c.confirm(ctx, p, err))
 	}
 	return nil
 }
 
-// confirm reads a pod of which an error says that it is gone or has changed. A webhook
-// refuses with any code that it likes, so if the pod is as it was, it was refused.
+// confirm looks whether a pod is gone or has changed, if an error says so.
 func (c *Controller) confirm(ctx context.Context, p metav1.Object, err error) error {
 	if answerOf(err) != podGone {
 		return err
 	}
-	live, failed := c.core.Pods(p.GetNamespace()).Get(ctx, p.GetName(), metav1.GetOptions{})
-	if failed != nil || live.UID != p.GetUID() || live.ResourceVersion != p.GetResourceVersion() {
-		return err
-	}
-	return fmt.Errorf("%w, %w", err, errUnchanged)
+	return loop.Confirm(ctx, err, p, c.core.Pods(p.GetNamespace()).Get)
 }
-
-var errUnchanged = errors.New("though the pod is as it was")
 
 // An answer is what an error of the API server means for a request about a pod.
 type answer int
@@ -151,8 +145,6 @@ func answerOf(err error) answer {
 		return keyConflict
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause), strings.Contains(status.Status().Message, twoBudgets):
 		return budgetAnswer
-	case errors.Is(err, errUnchanged):
-		return refused
 	case code == http.StatusConflict, code == http.StatusNotFound, uidRefused(status.Status()):
 		return podGone
 	case code == http.StatusForbidden:
