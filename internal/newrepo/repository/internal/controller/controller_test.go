@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -195,7 +194,7 @@ func TestReconcile(t *testing.T) {
 				y.fail(tc.fail, tc.err)
 			}
 			again, err := y.reconcile(t.Context(), key)
-			if want := tc.err != nil && tc.err != ending; (err != nil) != want || want && !strings.Contains(err.Error(), tc.err.Error()) || again != tc.again {
+			if want := tc.err != nil && tc.err != ending; (err != nil) != want || want && !errors.Is(err, tc.err) && loop.Refused(err) != tc.err.Error() || again != tc.again {
 				t.Errorf("got %v, %v; want %v, %v", again, err, tc.again, tc.err)
 			}
 			if verbs := y.verbs(); !slices.Equal(verbs, tc.verbs) {
