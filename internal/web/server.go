@@ -81,9 +81,13 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 	if options.Origin != "" {
 		s.origins = append(s.origins, options.Origin)
 	}
+	var problem string
 	var err error
-	if s.state, err = openState(options.State); err != nil {
+	if s.state, problem, err = openState(options.State); err != nil {
 		return err
+	}
+	if problem != "" {
+		fmt.Fprintln(os.Stderr, problem)
 	}
 	s.terminals = &terminals{ctx: ctx, dir: options.Workspace.Root, env: options.Env, all: map[int]*terminal{}}
 	if options.State != "" {

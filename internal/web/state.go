@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -29,25 +30,31 @@ type state struct {
 	pages      map[*websocket.Conn]struct{}
 }
 
-const maxValue = 256 << 10 // bytes
+const (
+	maxValue  = 256 << 10 // bytes
+	maxValues = 200
+)
 
-// openState reads what an earlier page has left. A file that cannot be understood is moved aside.
-func openState(file string) (*state, error) {
-	s := &state{file: file, kept: map[string]json.RawMessage{}, told: map[string]json.RawMessage{}, pages: map[*websocket.Conn]struct{}{}}
+var stateName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,60}$`)
+
+// openState reads what an earlier page has left. A file that cannot be understood is moved aside,
+// and the problem says so.
+func openState(file string) (s *state, problem string, err error) {
+	s = &state{file: file, kept: map[string]json.RawMessage{}, told: map[string]json.RawMessage{}, pages: map[*websocket.Conn]struct{}{}}
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || file == "" {
-		return s, nil
+		return s, "", nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what the page remembers: %w", err)
+		return nil, "", fmt.Errorf("reading what the page remembers: %w", err)
 	}
 	kept := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &kept); err != nil {
-		fmt.Fprintf(os.Stderr, "What the page remembered cannot be read (%v). It is in %s.broken now, and the page begins anew.\n", err, file)
-		return s, os.Rename(file, file+".broken")
+		problem = fmt.Sprintf("What the page remembered cannot be read (%v). It is in %s.broken now, and the page begins anew.", err, file)
+		return s, problem, os.Rename(file, file+".broken")
 	}
 	maps.Copy(s.kept, kept)
-	return s, nil
+	return s, "", nil
 }
 
 // set remembers a value and tells all windows.
@@ -55,13 +62,17 @@ func (s *state) set(name string, value json.RawMessage) error {
 	if bytes.Equal(s.kept[name], value) {
 		return nil
 	}
+	kept := maps.Clone(s.kept)
+	kept[name] = value
+	maps.DeleteFunc(kept, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
+	if old := string(s.kept[name]); (old == "" || old == "null") && len(kept) > maxValues {
+		return refuse(http.StatusInsufficientStorage, "The page remembers %d things already, and no more fit in.", maxValues)
+	}
 	s.kept[name] = value
 	s.announce(name, value)
 	if s.file == "" {
 		return nil
 	}
-	kept := maps.Clone(s.kept)
-	maps.DeleteFunc(kept, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
 	data, _ := json.MarshalIndent(kept, "", " ") // each of them is JSON
 	if err := errors.Join(os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
 		return fmt.Errorf("keeping what the page remembers: %w", err)
@@ -121,6 +132,9 @@ func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) putState(r *http.Request) (any, error) {
 	name := r.PathValue("name")
+	if !stateName.MatchString(name) {
+		return nil, refuse(http.StatusBadRequest, "The page cannot remember anything by the name %q.", name)
+	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxValue+1))
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -70,9 +71,9 @@ func TestStateOutlivesAServer(t *testing.T) {
 func TestStateThatIsBroken(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "page.json")
 	fatal.If(t, os.WriteFile(file, []byte(`{"theme": "da`), 0o600))
-	s, err := openState(file)
-	if err != nil || len(s.kept) != 0 {
-		t.Fatalf("%v, %v", err, s.kept)
+	s, problem, err := openState(file)
+	if err != nil || !strings.Contains(problem, file+".broken") || len(s.kept) != 0 {
+		t.Fatalf("%v, %q, %v", err, problem, s.kept)
 	}
 	if data, err := os.ReadFile(file + ".broken"); err != nil || string(data) != `{"theme": "da` {
 		t.Errorf("set aside: %q, %v", data, err)
@@ -125,6 +126,8 @@ func TestStateRefuses(t *testing.T) {
 		name, value, says string
 		code              int
 	}{
+		{"Theme", `1`, "by the name", http.StatusBadRequest},
+		{"a%2Fb", `1`, "by the name", http.StatusBadRequest},
 		{"theme", `{`, "not JSON", http.StatusBadRequest},
 		{"theme", `"` + strings.Repeat("x", maxValue) + `"`, "too much", http.StatusRequestEntityTooLarge},
 	} {
@@ -132,7 +135,17 @@ func TestStateRefuses(t *testing.T) {
 			t.Errorf("%s = %.20s: %d %s", tc.name, tc.value, code, text)
 		}
 	}
-	if len(c.remembered()) != 0 {
+	c.put("gone", `1`)
+	c.put("gone", `null`) // which makes room again
+	for i := range maxValues {
+		c.put(fmt.Sprintf("n%d", i), `1`)
+	}
+	if code, text := c.call("PUT", "/api/state/more", `1`, nil); code != http.StatusInsufficientStorage || !strings.Contains(text, "no more") {
+		t.Errorf("one too many: %d %s", code, text)
+	}
+	now := c.remembered()
+	delete(now, "gone")
+	if len(now) != maxValues {
 		t.Error("a refused value was remembered")
 	}
 }
