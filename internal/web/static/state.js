@@ -6,7 +6,6 @@ const values = new Map();
 const listeners = new Map(); // name -> functions
 const waiting = new Map(); // name -> the newest value that has still to be sent
 const late = new Map(); // name -> what the server has told while a value of this window was under way
-let version = -1;
 let sending = null; // the name whose value is under way
 let isLeaving = false;
 let isKnown = false; // what the server remembers; before that, nothing may take its place
@@ -47,7 +46,7 @@ async function flush() {
   sending = null;
   const changed = Object.fromEntries(late);
   late.clear();
-  take({ version, changed });
+  take({ changed });
 }
 
 // send has the server take a value. One that it does not take can be set once more.
@@ -62,8 +61,7 @@ addEventListener('pagehide', () => {
 });
 addEventListener('pageshow', () => { isLeaving = false; });
 
-function take({ version: now, changed }) {
-  version = now;
+function take({ changed }) {
   for (const [name, value] of Object.entries(changed)) {
     if (sending === name || waiting.has(name)) late.set(name, value);
     else {
@@ -77,5 +75,5 @@ function take({ version: now, changed }) {
 await api('/api/state').then((all) => {
   take(all);
   isKnown = true;
-  stayConnected(() => `/api/state/ws?after=${version}`, { message: (data) => take(JSON.parse(data)) });
+  stayConnected(() => '/api/state/ws', { message: (data) => take(JSON.parse(data)) });
 }).catch(tellError);
