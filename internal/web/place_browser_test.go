@@ -142,6 +142,58 @@ func TestBrowserEditor(t *testing.T) {
 	b.errors = slices.DeleteFunc(b.errors, func(e string) bool { return strings.Contains(e, "409 (Conflict)") }) // the one that was asked for
 }
 
+// Of two open files each keeps its own text, also when only one of them is saved, and across a reload.
+func TestBrowserTwoFiles(t *testing.T) {
+	t.Parallel()
+	ws := clone(t, "$ true")
+	testfile.WriteAll(t, ws.Root, map[string]string{
+		"01-one/README.md": "# One\n\n[a](../work/01-one/a.go) and [b](../work/01-one/b.sh)\n\n```console\n$ true\n```\n",
+		"work/01-one/a.go": "package a\n",
+		"work/01-one/b.sh": "true\n",
+	})
+	_, c := begin(t, "", &ws)
+	b := open(t, c, "/?step=1&file=work/01-one/a.go")
+	// shown waits until a file is in front, with so many dots that say "not saved" on the two names.
+	shown := func(file, text string, dirty int) {
+		t.Helper()
+		b.until(fmt.Sprintf(`document.querySelector('[data-file="work/01-one/%s"]')?.ariaPressed === 'true' &&
+			[...document.querySelectorAll('.cm-content')].filter((one) => one.checkVisibility()).map((one) => one.textContent).join() === %q &&
+			document.querySelectorAll('[data-file]').length === 2 && [...document.querySelectorAll('[data-file]')].filter((one) => one.textContent.endsWith('•')).length === %d`, file, text, dirty))
+	}
+	b.until(`document.querySelector('.cm-content')?.textContent === 'package a'`)
+	b.keys(kb.End, " // one")
+	b.click(`#lesson [data-path="work/01-one/b.sh"]`)
+	shown("b.sh", "true", 1)
+	b.keys(kb.End, " # two")
+	shown("b.sh", "true # two", 2)
+	b.control("s")
+	shown("b.sh", "true # two", 1)
+	b.click(`[data-file="work/01-one/a.go"]`)
+	shown("a.go", "package a // one", 1)
+	b.do("reloading", chromedp.Reload())
+	shown("a.go", "package a // one", 1)
+	// Another window that has the draft, too, leaves it as it is by then.
+	other := open(t, c, "/?step=1")
+	other.until(`[...document.querySelectorAll('.cm-content')].some((one) => one.textContent === 'package a // one')`)
+	b.keys(kb.End, ", and more")
+	draft := func() string { return string(c.remembered()["draft-work-01-one-a-go"]) }
+	waitFor(t, func() bool { return strings.Contains(draft(), "and more") })
+	other.do("reloading", chromedp.Reload()) // which sends all that it has still to say
+	if other.ready(1); !strings.Contains(draft(), "and more") {
+		t.Errorf("another window has left the draft as %q", draft())
+	}
+	shown("a.go", "package a // one, and more", 1)
+	b.click(`[data-file="work/01-one/b.sh"]`)
+	shown("b.sh", "true # two", 1)
+	b.click(`[aria-label="Close work/01-one/b.sh"]`)
+	b.until(`document.querySelectorAll('[data-file]').length === 1 && document.querySelector('#edited').textContent === 'work/01-one/a.go, not saved'`)
+	for file, want := range map[string]string{"a.go": "package a\n", "b.sh": "true # two\n"} {
+		if text, err := os.ReadFile(filepath.Join(ws.Root, "work/01-one", file)); err != nil || string(text) != want {
+			t.Errorf("%s is %q, %v; want %q", file, text, err, want)
+		}
+	}
+}
+
 // waitFor waits until something is so.
 func waitFor(t *testing.T, f func() bool) {
 	t.Helper()

@@ -168,6 +168,5 @@ if (view !== 'notes' && !onlyXray) {
   events.addEventListener('file', ({ detail }) => openFile(detail.path, detail.line));
   startTerminals();
   startLessons();
-  if (inAddress('file')) openFile(inAddress('file'), inAddress('line'));
-  else reopen();
+  reopen().then(() => inAddress('file') && openFile(inAddress('file'), inAddress('line')));
 }

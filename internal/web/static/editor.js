@@ -3,7 +3,7 @@ import { $, $$, announce, api, button, h, keyed, later, once, setText, tell } fr
 import { state } from './state.js';
 import { events, make } from './terminal.js';
 
-const files = new Map(); // path -> {path, hash, saved, view, isConflict, hasDraft, turn}
+const files = new Map(); // path -> {path, hash, saved, view, isConflict, kept, turn}
 let rows = []; // the exercises of the step that is shown, and of those that open files belong to
 let shown; // the file in the editor
 let cm; // the modules of CodeMirror, loaded with the first file
@@ -63,7 +63,7 @@ async function open(path) {
   const hasDraft = draft?.path === path && draft.text !== disk.text;
   const { text, hash } = hasDraft ? draft : disk;
   const view = new cm.EditorView({ doc: text, extensions: extensions(path), parent: $('#editor .editor') });
-  files.set(path, { path, view, hash, hasDraft, saved: disk.text, isConflict: hash !== disk.hash, turn: Promise.resolve() });
+  files.set(path, { path, view, hash, kept: JSON.stringify(hasDraft ? draft : null), saved: disk.text, isConflict: hash !== disk.hash, turn: Promise.resolve() });
   rememberOpen();
   events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
 }
@@ -94,7 +94,7 @@ export function hideEditor() {
 
 function close(file) {
   if (isDirty(file) && !confirm(`${file.path} has changes that are not saved. Forget them?`)) return;
-  if (file.hasDraft) state.set(draftOf(file.path), null);
+  if (file.kept !== 'null') state.set(draftOf(file.path), null);
   files.delete(file.path);
   file.view.destroy();
   rememberOpen();
@@ -131,12 +131,12 @@ function drawFrame() {
   }
 }
 
-// keep stores what is not saved yet. A file without changes removes only its own draft, not that of another window.
+// keep stores what is not saved yet. A window that has changed nothing since leaves the draft as another one has made it.
 function keep(file) {
   if (files.get(file.path) !== file) return; // it was closed meanwhile
   const draft = isDirty(file) ? { path: file.path, text: textOf(file), hash: file.hash } : null;
-  if (draft || file.hasDraft) state.set(draftOf(file.path), draft);
-  file.hasDraft = Boolean(draft);
+  if (JSON.stringify(draft) !== file.kept) state.set(draftOf(file.path), draft);
+  file.kept = JSON.stringify(draft);
 }
 
 const keepAll = () => files.forEach(keep);
