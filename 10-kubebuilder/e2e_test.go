@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
+	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -163,4 +164,10 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-func TestREADME(t *testing.T) { testenv.README(t) }
+func TestREADME(t *testing.T) {
+	ws, err := workspace.Find()
+	fatal.If(t, err)
+	// The section on envtest starts them; where the cluster is kind, nobody has built them yet.
+	fatal.If(t, pinned.ControlPlane.Build(t.Context(), ws, t.Output(), "etcd", "kube-apiserver"))
+	testenv.README(t)
+}
