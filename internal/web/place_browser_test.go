@@ -182,6 +182,13 @@ func TestBrowserTwoFiles(t *testing.T) {
 	if other.ready(1); !strings.Contains(draft(), "and more") {
 		t.Errorf("another window has left the draft as %q", draft())
 	}
+	// If somebody types there, too, a reload of this one keeps its own text.
+	const inFront = `[...document.querySelectorAll('.cm-content')].find((one) => one.checkVisibility())`
+	other.until(inFront + `?.textContent.includes('and more')`)
+	other.run(inFront + `.focus()`)
+	other.keys(kb.End, ", theirs")
+	waitFor(t, func() bool { return strings.Contains(draft(), "theirs") })
+	b.do("reloading", chromedp.Reload())
 	shown("a.go", "package a // one, and more", 1)
 	b.click(`[data-file="work/01-one/b.sh"]`)
 	shown("b.sh", "true # two", 1)

@@ -131,12 +131,13 @@ function drawFrame() {
   }
 }
 
-// keep stores what is not saved yet. A window that has changed nothing since leaves the draft as another one has made it.
+// keep stores what is not saved yet. A window in which nobody has typed leaves the draft as another one has made it since.
 function keep(file) {
   if (files.get(file.path) !== file) return; // it was closed meanwhile
   const draft = isDirty(file) ? { path: file.path, text: textOf(file), hash: file.hash } : null;
-  if (JSON.stringify(draft) !== file.kept) state.set(draftOf(file.path), draft);
-  file.kept = JSON.stringify(draft);
+  if (JSON.stringify(draft) === file.kept) return;
+  state.set(draftOf(file.path), draft);
+  file.kept = draft ? undefined : 'null'; // of two that were typed, the window that is left last keeps its own
 }
 
 const keepAll = () => files.forEach(keep);
