@@ -35,6 +35,10 @@ import (
 // system is the namespace in the manifests, and a part of the names of what belongs to none.
 const system = "webhook-system"
 
+// checked is the label of the namespaces that the webhooks in the manifests are asked about. Here its value is the name of the
+// namespace that they are installed in.
+const checked = "webhooks.k8s-go.openshift.org/checked"
+
 // install applies the manifests, with the namespace of a test in place of theirs, after a change, and
 // returns them.
 func install(t *testing.T, e *testenv.Env, change func(manifests string) string) string {
@@ -47,7 +51,12 @@ func install(t *testing.T, e *testenv.Env, change func(manifests string) string)
 	} else {
 		t.Fatalf("the manifests do not begin with the Namespace:\n%.200s", manifests)
 	}
-	manifests = change(manifests)
+	// Two tests at the same time: neither's webhooks are asked about the other's namespace, where they may be gone.
+	const all = checked + `: "yes"`
+	if n := strings.Count(manifests, all); n != 4 {
+		t.Fatalf("%d webhooks ask about namespaces with %s, want 4", n, all)
+	}
+	manifests = change(strings.ReplaceAll(manifests, all, checked+": "+e.Namespace))
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
 	fatal.If(t, os.WriteFile(file, []byte(manifests), 0o644))
 	t.Cleanup(func() { // also what is in no namespace
@@ -132,7 +141,7 @@ func TestRights(t *testing.T) {
 	}
 	s.mount(0)
 	s.serve("-kubeconfig", as("webhook"))
-	if _, err := s.Kubectl(ctx, "label", "namespace", s.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
+	if _, err := s.Kubectl(ctx, "label", "namespace", s.Namespace, checked+"="+s.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	s.byURL()
@@ -240,7 +249,7 @@ func TestInCluster(t *testing.T) {
 	})
 	team := testenv.New(t) // whose Icecreams are checked
 	s := &setup{Env: team, t: t, own: own}
-	if _, err := e.Kubectl(ctx, "label", "namespace", team.Namespace, "webhooks.k8s-go.openshift.org/checked=yes"); err != nil {
+	if _, err := e.Kubectl(ctx, "label", "namespace", team.Namespace, checked+"="+e.Namespace); err != nil {
 		t.Fatal(err)
 	}
 	for _, deployment := range []string{"cert-keeper", "webhook"} {
