@@ -51,7 +51,7 @@ func install(t *testing.T, e *testenv.Env, change func(manifests string) string)
 	} else {
 		t.Fatalf("the manifests do not begin with the Namespace:\n%.200s", manifests)
 	}
-	// Two tests at the same time: neither's webhooks are asked about the other's namespace, where they may be gone.
+	// Of two tests that run at the same time, neither's webhooks may be asked about the other's namespace: they end with their test.
 	const all = checked + `: "yes"`
 	if n := strings.Count(manifests, all); n != 4 {
 		t.Fatalf("%d webhooks ask about namespaces with %s, want 4", n, all)

@@ -3,7 +3,7 @@ import { $, $$, announce, api, button, h, keyed, later, once, setText, tell } fr
 import { state } from './state.js';
 import { events, make } from './terminal.js';
 
-const files = new Map(); // path -> {path, hash, saved, view, isConflict, kept, turn}
+const files = new Map(); // path -> {path, hash, saved, view, isConflict, kept, turn}; kept is the draft as JSON, as long as nobody has typed here
 let rows = []; // the exercises of the step that is shown, and of those that open files belong to
 let shown; // the file in the editor
 let cm; // the modules of CodeMirror, loaded with the first file
