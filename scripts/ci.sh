@@ -152,7 +152,7 @@ fi
 trap finish EXIT
 trap 'exit 130' INT TERM
 for phase in "${phases[@]}"; do
-  printf '\n=== %s\n' "$phase"
+  printf '\n=== %s (%s free)\n' "$phase" "$(df --human-readable --output=avail . | tail -n 1 | tr -d ' ')"
   needs=$(usual "$phase")
   # Half as much again, because other machines are slower.
   if [[ -n ${CI_MINUTES:-} && -n $needs ]] && ((SECONDS + needs * 3 / 2 > CI_MINUTES * 60)); then

@@ -105,7 +105,7 @@ func removeClusterScoped(ctx context.Context, config *rest.Config, values []stri
 // deleted, named as in "widgets.example.org". The controller that would have done
 // so has ended. A definition that is gone already is no error.
 func Release(ctx context.Context, config *rest.Config, definition string) error {
-	if err := stopConverting(ctx, config, definition); err != nil {
+	if err := unblock(ctx, config, definition); err != nil {
 		return err
 	}
 	client, err := metadata.NewForConfig(config)
@@ -148,22 +148,48 @@ func Release(ctx context.Context, config *rest.Config, definition string) error 
 	return errors.Join(errs...)
 }
 
-// stopConverting takes a definition's conversion webhook away, whose server has ended, too:
-// the objects that it would be asked about could not even be deleted.
-func stopConverting(ctx context.Context, config *rest.Config, definition string) error {
+// unblock mends what keeps the API server from deleting the objects of a definition.
+func unblock(ctx context.Context, config *rest.Config, definition string) error {
 	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	found, err := definitions.Get(ctx, definition, metav1.GetOptions{})
-	if err == nil && found.Spec.Conversion != nil && found.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
-		_, err = definitions.Patch(ctx, definition, types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}]`), metav1.PatchOptions{})
+	if err == nil {
+		for _, patch := range []string{stopConverting(found), cleanAgain(found)} {
+			if patch != "" && err == nil {
+				_, err = definitions.Patch(ctx, definition, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			}
+		}
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
+}
+
+// stopConverting takes a definition's conversion webhook away, whose server has ended, too:
+// the objects that it would be asked about could not even be deleted.
+func stopConverting(crd *apiextensionsv1.CustomResourceDefinition) (patch string) {
+	if crd.Spec.Conversion == nil || crd.Spec.Conversion.Strategy != apiextensionsv1.WebhookConverter {
+		return ""
+	}
+	return `{"spec": {"conversion": {"strategy": "None", "webhook": null}}}`
+}
+
+// cleanAgain changes a definition whose objects the API server could not list. It tries again
+// at once, usually. But if its cache is behind its own write of that condition, it meets a
+// conflict and relies on the event, which it then ignores, because only that condition differs
+// (crd_finalizer.go, updateCustomResourceDefinition); the next look is up to five minutes away.
+// A definition that nobody has used is concerned most: its storage begins with that list.
+func cleanAgain(crd *apiextensionsv1.CustomResourceDefinition) (patch string) {
+	for _, c := range crd.Status.Conditions {
+		if c.Type == apiextensionsv1.Terminating && c.Reason == "InstanceDeletionFailed" {
+			return fmt.Sprintf(`{"metadata": {"annotations": {"workshop.k8s-go.dev/clean-again": %q}}}`, crd.ResourceVersion)
+		}
+	}
+	return ""
 }
 
 // clusterScopedKinds asks the server which kinds are cluster-scoped and can be

@@ -139,12 +139,15 @@ func TestDeletesOnlyWhatIsOurs(t *testing.T) {
 	}
 }
 
-// breaksOff checks that a lesson has ended where its output is not what it says.
+// breaksOff checks that a lesson has ended where its output is not what it says, and
+// has taken back all that it made.
 func breaksOff(t *testing.T, err error) {
 	t.Helper()
 	var mismatch *readme.Mismatch
 	if !errors.As(err, &mismatch) || mismatch.Command.Text != "echo something" {
 		t.Errorf("error %v, want the mismatch", err)
+	} else if strings.Contains(err.Error(), "removing") {
+		t.Errorf("the lesson has left something: %v", err)
 	}
 }
 
@@ -169,7 +172,7 @@ func TestFailedLessonLeavesNothing(t *testing.T) {
 func TestFinalizerDoesNotKeepADefinition(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	err := run(t, e, step(t, 93, "# Fails\n\n<!-- cluster-scoped objects: 93 -->\n\n```console\n"+
+	breaksOff(t, run(t, e, step(t, 93, "# Fails\n\n<!-- cluster-scoped objects: 93 -->\n\n```console\n"+
 		"$ kubectl create namespace workshop-93\nnamespace/workshop-93 created\n"+
 		"$ kubectl apply -f - <<EOF\n"+`> apiVersion: apiextensions.k8s.io/v1
 > kind: CustomResourceDefinition
@@ -187,11 +190,31 @@ customresourcedefinition.apiextensions.k8s.io/kept.lesson.test created
 > metadata: {name: one, finalizers: [lesson.test/nobody]}
 > EOF
 kept.lesson.test/one created
-`+"$ echo something\nsomething else\n```\n"))
-	breaksOff(t, err)
-	if strings.Contains(err.Error(), "removing") {
-		t.Errorf("the lesson has left something: %v", err)
+`+"$ echo something\nsomething else\n```\n")))
+}
+
+// The API server forgets some definitions that are deleted before anybody has asked for
+// their objects; see cleanAgain.
+func TestDefinitionsThatNobodyUsedAreRemoved(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	client, err := clientset.NewForConfig(e.Config)
+	fatal.If(t, err)
+	unused := step(t, 91, "# Unused\n\n<!-- cluster-scoped objects: 91 -->\n"+nothing)
+	fatal.If(t, run(t, e, unused)) // what an interrupted test has left
+	var errs []error
+	for i := range 30 {
+		group := fmt.Sprintf("unused%d.lesson.test", i)
+		_, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(e.Context(), &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: "notes." + group, Labels: map[string]string{lesson.StepLabel: "91"}},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: group, Scope: apiextensionsv1.NamespaceScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "notes", Kind: "Note"},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+					Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}}}}},
+			metav1.CreateOptions{})
+		errs = append(errs, err)
 	}
+	fatal.If(t, errors.Join(append(errs, run(t, e, unused))...))
 }
 
 // Each person's definitions of the steps that share a cluster are found by the namespace in their label.
