@@ -192,7 +192,7 @@ func TestWatchSeesEventsInOrder(t *testing.T) {
 	list, err := configMaps.List(e.Context(), metav1.ListOptions{})
 	fatal.If(t, err)
 	createConfigMap(t, e, "before") // history, when the watch begins
-	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "3"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}})
+	watch := e.Start(testenv.Command{Path: "01-curl/watch.sh", Args: []string{list.ResourceVersion, "10"}, Env: []string{"WORKSHOP_NAMESPACE=" + e.Namespace}})
 	e.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(watch.Stdout(), "ADDED before") {
 			return fmt.Errorf("the watch has not begun: %s%s", watch.Stdout(), watch.Stderr())

@@ -872,6 +872,18 @@ func TestScheme(t *testing.T) {
 
 func TestRateLimit(t *testing.T) {
 	e := testenv.New(t)
+	var err error
+	for range 3 { // what has no limit is measured, too, and the machine may stand still meanwhile
+		if err = limits(t, e); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+// limits says which of the program's numbers are not those of its limits.
+func limits(t *testing.T, e *testenv.Env) error {
+	t.Helper()
 	r := run(t, e, "rate-limit", "-requests", "20")
 	m := regexp.MustCompile(`^default, one group: 20 requests in (\S+)
 default, two groups: 20 requests in (\S+)
@@ -895,13 +907,14 @@ $`).FindStringSubmatch(r.Stdout)
 			t.Errorf("%s: 20 requests took %s, and one bucket allows them in 2 s", name, limited)
 		}
 		if limited < 2*none {
-			t.Errorf("%s: 20 requests took %s, and %s without a limit", name, limited, none)
+			return fmt.Errorf("%s: 20 requests took %s, and %s without a limit", name, limited, none)
 		}
 	}
 	// Two buckets have a token for each of the 20.
 	if twoGroups > oneGroup*3/4 {
-		t.Errorf("20 requests took %s in two groups and %s in one: do they share a bucket?", twoGroups, oneGroup)
+		return fmt.Errorf("20 requests took %s in two groups and %s in one: do they share a bucket?", twoGroups, oneGroup)
 	}
+	return nil
 }
 
 func TestPaging(t *testing.T) {

@@ -113,7 +113,9 @@ func (r *rolloutTest) all() (ds map[string]*appsv1.Deployment, resourceVersion s
 
 func (r *rolloutTest) edit(name string, edit func(d *appsv1.Deployment)) {
 	r.t.Helper()
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	patient := retry.DefaultBackoff // the Deployment's controllers are writing, too
+	patient.Steps += 2
+	err := retry.RetryOnConflict(patient, func() error {
 		d := r.get(name)
 		edit(d)
 		_, err := r.Client.AppsV1().Deployments(r.Namespace).Update(r.Context(), d, metav1.UpdateOptions{})

@@ -19,17 +19,24 @@ import (
 
 func main() {
 	lesson()
-	err := goleak.Find(
+	var err error
+	for range 10 { // half a second each: what ends only now, on a busy machine, is no leak
+		if err = leak(); err == nil {
+			return
+		}
+	}
+	fmt.Fprintln(os.Stderr, "LEAK:", err)
+	os.Exit(3)
+}
+
+func leak() error {
+	return goleak.Find(
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), // idle connections belong to the process
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*http2ClientConn).readLoop"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"), // as does the log
 	)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "LEAK:", err)
-		os.Exit(3)
-	}
 }
 `
 

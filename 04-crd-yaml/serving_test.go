@@ -495,6 +495,13 @@ func TestNamesConflict(t *testing.T) {
 	second.Spec.Names.ShortNames = []string{"taken"}
 	crdtest.Install(t, e, first)
 	fatal.If(t, crdtest.Create(t, e, second))
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		crd, err := crdtest.Client(t, e).ApiextensionsV1().CustomResourceDefinitions().Get(ctx, second.Name, metav1.GetOptions{})
+		if err == nil && len(crd.Status.Conditions) == 0 {
+			err = errors.New("the API server has not looked at it")
+		}
+		return err
+	})
 	ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 	defer cancel()
 	err := crdwait.Established(ctx, e.Config, second.Name)

@@ -380,9 +380,9 @@ func TestFinalizerThatIsRefused(t *testing.T) {
 	f := startPolicyTest(t)
 	f.pod("a", withoutProbes)
 	i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	begun := time.Now()
 	f.policy("example", specOf("label"))
 	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"))
-	begun := time.Now()
 	for n := range 50 {
 		f.edit("a", fmt.Sprintf(`{"metadata":{"annotations":{"x":"%d"}}}`, n))
 	}

@@ -293,7 +293,7 @@ func standbyTakesOver(t *testing.T, o *controllerTest) {
 
 // A leader renews twice within a second: the lease lasts from the second time on.
 func renewedTwiceInASecond(t *testing.T, o *controllerTest) {
-	const duration = 6 * time.Second
+	const duration = 10 * time.Second
 	second := time.Now().Truncate(time.Second)
 	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(second.Add(d))) }
 	leases := o.client.CoordinationV1().Leases(o.namespace)
@@ -569,7 +569,7 @@ func drains(t *testing.T, o *controllerTest) {
 	o.pod("a")
 	r.Struck(slow, 1)
 	fatal.If(t, r.Process.Signal(syscall.SIGTERM))
-	o.Eventually(takes, func(context.Context) error {
+	o.Eventually(time.Minute, func(context.Context) error {
 		if r.Ready() == nil {
 			return errors.New("ready, though it is stopping")
 		}

@@ -362,7 +362,7 @@ func (k *keeperTest) bundles(name string) (all [][]byte) {
 // trusts less than what somebody still serves.
 func TestKeeperRestarts(t *testing.T) {
 	t.Parallel()
-	k := newKeeperTest(t)
+	k := newKeeperTest(t, "-settle", "4s")
 	k.asks("web", "web-tls", "")
 	mine, other := k.Namespace, "other-"+k.Namespace
 	k.configuration(mine, k.Namespace+"/cert-keeper-ca")

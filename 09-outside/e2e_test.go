@@ -700,8 +700,9 @@ func TestRate(t *testing.T) {
 	}
 	all := slices.DeleteFunc(f.company.ledger(), func(e entry) bool { return e.By != "tenant" })
 	for i, e := range all {
-		if j := i + 20; j < len(all) && all[j].Time.Sub(e.Time) < 900*time.Millisecond { // 10 at once, and 10 in the second after that
-			t.Fatalf("21 calls within %s, and -rate is 10", all[j].Time.Sub(e.Time))
+		// 10 at once, and 10 in the second after that; each of the 4 workers may have had leave for one before.
+		if j := i + 24; j < len(all) && all[j].Time.Sub(e.Time) < 900*time.Millisecond {
+			t.Fatalf("25 calls within %s, and -rate is 10", all[j].Time.Sub(e.Time))
 		}
 	}
 	f.Stop()

@@ -614,7 +614,7 @@ func checkChange(c *check.C) {
 		s.crash(call, func() { s.want("fish", pallets) }, func() {})
 		begin()
 		s.until(fmt.Sprintf("after a crash, the room has %d pallets and is open", pallets), func() error {
-			if err := look(); err != nil || looks < 10 {
+			if err := look(); err != nil || looks < 20 { // the program has to start first
 				return err
 			}
 			if now().State == client.Closed {

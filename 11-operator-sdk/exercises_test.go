@@ -36,6 +36,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/rights"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -206,21 +207,29 @@ func checkRights(c *check.C, dir string) {
 
 	strangers := slices.DeleteFunc(accounts, func(name string) bool { return name == account })
 	var granted, missing []string
-	for _, what := range slices.Sorted(maps.Keys(wanted)) {
-		group, resource, _ := strings.Cut(what, "/")
-		name, sub, _ := strings.Cut(resource, "/")
-		for _, verb := range wanted[what] {
-			review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(c.Context(), &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + c.Namespace + ":" + account,
-					ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Group: group, Resource: name, Subresource: sub, Verb: verb}}}, metav1.CreateOptions{})
-			c.Must(err)
-			if review.Status.Allowed {
-				granted = append(granted, verb+" "+resource)
-			} else {
-				missing = append(missing, verb+" "+resource)
+	ask := func(context.Context) error {
+		granted, missing = nil, nil
+		for _, what := range slices.Sorted(maps.Keys(wanted)) {
+			group, resource, _ := strings.Cut(what, "/")
+			name, sub, _ := strings.Cut(resource, "/")
+			for _, verb := range wanted[what] {
+				review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(c.Context(), &authorizationv1.SubjectAccessReview{
+					Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + c.Namespace + ":" + account,
+						ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace, Group: group, Resource: name, Subresource: sub, Verb: verb}}}, metav1.CreateOptions{})
+				c.Must(err)
+				if review.Status.Allowed {
+					granted = append(granted, verb+" "+resource)
+				} else {
+					missing = append(missing, verb+" "+resource)
+				}
 			}
 		}
+		if len(missing) > 0 { // the API server's cache of the rules may be behind
+			return errors.New("rights are missing")
+		}
+		return nil
 	}
+	_ = poll.Until(c.Context(), 200*time.Millisecond, 3*time.Second, ask)
 	held := fmt.Sprintf("the account %q of the operator's pod may not %s", account, strings.Join(missing, ", "))
 	switch {
 	case len(granted) == 0:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/pinned"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -208,8 +209,11 @@ func (k *kwok) repair(ctx context.Context, out io.Writer) error {
 		switch {
 		case err != nil:
 			return err
-		case len(missing) == 0 && round == 0:
-			return errors.New("all of it runs, and the API server does not answer")
+		case len(missing) == 0 && round == 0: // others may be using it: a moment without etcd is no reason to end it
+			if err := poll.Until(ctx, time.Second, 20*time.Second, func(ctx context.Context) error { return Healthy(ctx, k.kubeconfig()) }); err != nil {
+				return fmt.Errorf("all of it runs, and the API server does not answer: %w", err)
+			}
+			return nil
 		case len(missing) == 0:
 			return nil
 		case round == 3:

@@ -5,6 +5,7 @@ package crdtest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -131,7 +132,13 @@ func Remove(t testing.TB, e *testenv.Env, names ...string) {
 		deleted = append(deleted, name)
 		// An interrupted test's controller has ended, too. An admission policy that the
 		// test has just removed may still refuse the write for a moment.
-		if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error { return lesson.Release(ctx, e.Config, name) }); err != nil {
+		if err := poll.Until(ctx, 100*time.Millisecond, time.Minute, func(ctx context.Context) error {
+			err := lesson.Release(ctx, e.Config, name)
+			if _, left := client.Get(ctx, name, metav1.GetOptions{}); err == nil && !apierrors.IsNotFound(left) {
+				err = fmt.Errorf("%s is still there (%v)", name, left)
+			}
+			return err
+		}); err != nil {
 			t.Error(err)
 		}
 	}

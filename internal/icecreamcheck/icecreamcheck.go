@@ -927,7 +927,7 @@ func Report(c *check.C) {
 	refusing := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Group: "apps", Resource: "deployments*", Name: "cone", If: faultproxy.Request.Write}, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})
 	defer refusing.Remove()
 	g.f.Patch("vanilla", `{"spec":{"replicas":2}}`)
-	if err := g.Within(5*time.Second, injected("vanilla")); err != nil {
+	if err := g.Within(10*time.Second, injected("vanilla")); err != nil {
 		if refusing.Struck() == 0 {
 			c.Fail("an update of cone, because its Icecream wants other replicas", "none; "+err.Error())
 		}
@@ -960,14 +960,14 @@ func Report(c *check.C) {
 			if told(c.Context()) == nil {
 				g.mistake("passing error reported", "nothing of the API server's message in the status, while it answers "+answer+", which passes", "its message in the condition Available")
 			}
-		} else if err := g.Within(5*time.Second, told); err != nil {
+		} else if err := g.Within(10*time.Second, told); err != nil {
 			c.Mistake("error hidden", "the condition Available with the status False and the API server's message, while it answers "+answer, err.Error())
 		}
 		// An Icecream that has had a Deployment, and asks for another one.
 		if code == http.StatusForbidden {
 			g.f.Patch("moves", `{"spec":{"deploymentName":"moved"}}`)
 			expected := "neither replicas nor availableReplicas in the status of the Icecream moves, whose Deployment moved the API server refuses"
-			if err := g.Within(5*time.Second, func(context.Context) error {
+			if err := g.Within(10*time.Second, func(context.Context) error {
 				if now := status("moves"); now.Replicas != nil || now.AvailableReplicas != nil || !meta.IsStatusConditionFalse(now.Conditions, v1alpha1.ConditionAvailable) {
 					return errors.New("the status " + asJSON(now))
 				}

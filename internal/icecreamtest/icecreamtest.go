@@ -215,7 +215,13 @@ func Makes(t *testing.T, prepare New) {
 	f.Start()
 	before := metav1.Now()
 	f.Create("vanilla", "cone", 4)
-	ice := f.Until("vanilla", IsAvailable)
+	ice := f.Until("vanilla", func(ice *v1alpha1.Icecream) error {
+		err := IsAvailable(ice)
+		if nodes := f.nodes(ice); err == nil && !slices.Equal(ice.Status.Nodes, nodes) { // pods have a watch of their own
+			err = fmt.Errorf("nodes %v, want %v", ice.Status.Nodes, nodes)
+		}
+		return err
+	})
 
 	d := f.Deployment("cone")
 	label := map[string]string{"controller.nicoleh.io/uid": string(ice.UID)}
@@ -320,13 +326,9 @@ func (f *Test) PodsOf(ice *v1alpha1.Icecream) []corev1.Pod {
 // checkStatus compares a status at rest with what the server says about the pods.
 func (f *Test) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
 	f.T.Helper()
-	nodes := map[string]bool{}
-	for _, pod := range f.PodsOf(ice) {
-		nodes[pod.Spec.NodeName] = true
-	}
 	want := v1alpha1.IcecreamStatus{
 		ObservedGeneration: ice.Generation, Replicas: &replicas, AvailableReplicas: &replicas,
-		Selector: "controller.nicoleh.io/uid=" + string(ice.UID), Nodes: slices.Sorted(maps.Keys(nodes)),
+		Selector: "controller.nicoleh.io/uid=" + string(ice.UID), Nodes: f.nodes(ice),
 		Conditions: []metav1.Condition{
 			{Type: "Owned", Status: metav1.ConditionTrue, Reason: "Created", ObservedGeneration: ice.Generation},
 			{Type: "Available", Status: metav1.ConditionTrue, Reason: "Available", ObservedGeneration: ice.Generation},
@@ -339,6 +341,15 @@ func (f *Test) checkStatus(ice *v1alpha1.Icecream, replicas int32) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		f.T.Errorf("status (-want +got):\n%s", diff)
 	}
+}
+
+// nodes are those of an Icecream's pods, sorted.
+func (f *Test) nodes(ice *v1alpha1.Icecream) []string {
+	nodes := map[string]bool{}
+	for _, pod := range f.PodsOf(ice) {
+		nodes[pod.Spec.NodeName] = true
+	}
+	return slices.Sorted(maps.Keys(nodes))
 }
 
 // Autoscaled: an autoscaler accepts the scale.
@@ -822,14 +833,17 @@ func KeepsTheOldOne(f *Test) error {
 // of which the controller hears late.
 func KeepsTheOldOneAlone(f *Test) error {
 	f.Serve(1)
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 2 * time.Second})
+	deletion := faultproxy.Match{Verb: "delete", Resource: "deployments"}
+	var held *faultproxy.Injection
+	var before int
+	f.Proxy.MustInject(faultproxy.Rule{Match: deletion, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
+		before = len(f.Requests("get", "deployments"))
+		return f.Deployments.Delete(ctx, "cup", metav1.DeleteOptions{})
+	}})
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: deletion, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 2 * time.Second})
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	f.Struck(busy, 1)
-	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
-	before := len(f.Requests("get", "deployments"))
-	if err := f.Deployments.Delete(f.Context(), "cup", metav1.DeleteOptions{}); err != nil {
-		return err
-	}
 	f.Struck(held, 1)
 	f.Eventually(time.Minute, func(context.Context) error { // it reads the new one before each try
 		if len(f.Requests("get", "deployments"))-before+len(f.Requests("delete", "deployments")) < 2 {
@@ -952,19 +966,22 @@ func ReportsARefusalOfAnyCode(f *Test) error {
 // Deployment, and the controller hears of that late.
 func MakesNothingForALeavingOne(f *Test) error {
 	f.Start()
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 3 * time.Second})
+	creation := faultproxy.Match{Verb: "create", Resource: "deployments"}
+	var held *faultproxy.Injection
+	var before int
+	f.Proxy.MustInject(faultproxy.Rule{Match: creation, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
+		before = len(f.Requests("get", "icecreams"))
+		return f.Icecreams.Delete(ctx, "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)})
+	}})
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: creation, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 3 * time.Second})
 	ice := &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Finalizers: []string{"example.com/wait"}}, Spec: v1alpha1.IcecreamSpec{DeploymentName: "cone"}}
 	if _, err := f.Icecreams.Create(f.Context(), ice, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	defer f.Patch("vanilla", `{"metadata":{"finalizers":null}}`)
 	f.Struck(busy, 1)
-	held := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
 	defer held.Remove()
-	before := len(f.Requests("get", "icecreams"))
-	if err := f.Icecreams.Delete(f.Context(), "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
-		return err
-	}
 	f.Struck(held, 1)
 	f.Eventually(time.Minute, func(context.Context) error { // it reads the Icecream before each try
 		if len(f.Requests("get", "icecreams"))-before+len(f.Requests("create", "deployments")) < 2 {
@@ -1201,11 +1218,14 @@ func FreesTheWorkers(f *Test, workers int, verb string) error {
 		f.Create(name, name, 0)
 		f.Until(name, IsAvailable)
 	}
+	var busy []*faultproxy.Injection
 	for _, name := range names[1:] {
-		busy := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: verb, Resource: "deployments", Name: name},
-			Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second})
+		busy = append(busy, f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: verb, Resource: "deployments", Name: name},
+			Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 10 * time.Second}))
 		f.PatchDeployment(name, `{"spec":{"replicas":1}}`)
-		f.Struck(busy, 1)
+	}
+	for _, b := range busy {
+		f.Struck(b, 1)
 	}
 	f.PatchDeployment("early", `{"spec":{"replicas":1}}`)
 	var order []string

@@ -11,6 +11,8 @@ import (
 // Until calls f at once and then at every interval until f returns nil. After
 // timeout (none if zero) or when ctx ends, it returns an error that wraps both
 // the reason and what f said last. An error that Stop made ends it at once.
+// After timeout f is called once more, for at most a second: if the machine stood
+// still, what it waits for may have come.
 func Until(ctx context.Context, every, timeout time.Duration, f func(ctx context.Context) error) error {
 	outer := ctx
 	if timeout > 0 {
@@ -21,19 +23,23 @@ func Until(ctx context.Context, every, timeout time.Duration, f func(ctx context
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last error
+	look := func(ctx context.Context) (ended bool, err error) {
+		err = f(ctx)
+		var stop *stopError
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.As(err, &stop):
+			return true, stop.error
+		case last == nil || ctx.Err() == nil: // a request that the deadline cut off says less than the answer before it
+			last = err
+		}
+		return false, nil
+	}
 	for {
 		if ctx.Err() == nil {
-			err := f(ctx)
-			if err == nil {
-				return nil
-			}
-			var stop *stopError
-			if errors.As(err, &stop) {
-				return stop.error
-			}
-			// A request that the deadline cut off says less than the answer before it.
-			if last == nil || ctx.Err() == nil {
-				last = err
+			if ended, err := look(ctx); ended {
+				return err
 			}
 		}
 		select {
@@ -47,6 +53,11 @@ func Until(ctx context.Context, every, timeout time.Duration, f func(ctx context
 		case outer.Err() != nil:
 			return fmt.Errorf("%w; at last: %w", context.Cause(outer), last)
 		default:
+			again, cancel := context.WithTimeout(outer, time.Second)
+			defer cancel()
+			if ended, err := look(again); ended {
+				return err
+			}
 			return fmt.Errorf("not within %s: %w (%w)", timeout, last, ctx.Err())
 		}
 	}

@@ -47,6 +47,21 @@ func TestTimeoutTellsTheLastError(t *testing.T) {
 	}
 }
 
+// What has come while the machine stood still is seen.
+func TestLastLookAfterTheTimeout(t *testing.T) {
+	calls := 0
+	err := Until(t.Context(), time.Millisecond, 20*time.Millisecond, func(ctx context.Context) error {
+		if calls++; calls == 1 {
+			time.Sleep(50 * time.Millisecond)
+			return errNotYet
+		}
+		return ctx.Err()
+	})
+	if err != nil || calls != 2 {
+		t.Errorf("Until = %v after %d calls", err, calls)
+	}
+}
+
 func TestEndOfContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("interrupted")

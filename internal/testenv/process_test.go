@@ -21,11 +21,11 @@ func TestResult(t *testing.T) {
 		"exit code": {"echo out; echo err >&2; exit 3", Result{Stdout: "out\n", Stderr: "err\n", ExitCode: 3}},
 		"crash":     {"echo before; kill -SEGV $$", Result{Stdout: "before\n", ExitCode: -1}},
 		"hangs": {"trap '' TERM INT; echo so far; sleep 600",
-			Result{Stdout: "so far\n", Stderr: "\n(killed: it did not end within 1s)", ExitCode: -1, TimedOut: true}},
+			Result{Stdout: "so far\n", Stderr: "\n(killed: it did not end within 5s)", ExitCode: -1, TimedOut: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := start(t.Context(), t, t.TempDir(), os.Environ(), bash(tc.script, time.Second)).Wait()
+			got := start(t.Context(), t, t.TempDir(), os.Environ(), bash(tc.script, 5*time.Second)).Wait()
 			if got.Took = 0; got != tc.want {
 				t.Errorf("%+v, want %+v", got, tc.want)
 			}
