@@ -407,7 +407,7 @@ func leavesTheCacheAlone(s *suspect) error {
 	}
 	// The detector compares once a second, by the program's own clock, and says nothing
 	// when all is well.
-	if err := s.Hold(2500*time.Millisecond, s.Crash); err != nil {
+	if err := s.Hold(5*time.Second, s.Crash); err != nil {
 		return fmt.Errorf("the mutation detector has ended it: %w", err)
 	}
 	return nil

@@ -129,9 +129,14 @@ func (f *policyTest) within(timeout time.Duration, check func(context.Context) e
 	return poll.Until(f.Context(), 50*time.Millisecond, timeout, check)
 }
 
-// sixResyncs is how long a check looks on: what a guard keeps away comes with one of
-// them, however slowly.
-const sixResyncs = 6 * time.Second
+// looksOn is how long a check looks on: six resyncs, because what a guard keeps away comes
+// with one of them; without the guard until it has come, however slowly.
+func (f *policyTest) looksOn() time.Duration {
+	if slices.ContainsFunc(f.Command.Env, func(v string) bool { return strings.HasPrefix(v, controllertest.WithoutEnv+"=") }) {
+		return time.Minute
+	}
+	return 6 * time.Second
+}
 
 // A pod was replaced by a good one of the same name, and the cache does not know it yet.
 func replacedPodIsNotMarked(f *policyTest, _ time.Duration) error {
@@ -247,7 +252,7 @@ func evictionsKeepTheInterval(f *policyTest, _ time.Duration) error {
 		}
 		return nil
 	})
-	return f.Hold(sixResyncs, func() error {
+	return f.Hold(f.looksOn(), func() error {
 		if n := len(f.evicted()); n != 1 {
 			return fmt.Errorf("%d evictions in the hour", n)
 		}
@@ -288,7 +293,7 @@ func nothingIsWrittenAtAResync(f *policyTest, _ time.Duration) error {
 	f.Start()
 	f.expect("example", counted(1, 0), done)
 	before := len(f.Writes())
-	return f.Hold(sixResyncs, func() error {
+	return f.Hold(f.looksOn(), func() error {
 		if more := f.Writes()[before:]; len(more) > 0 {
 			return fmt.Errorf("written without a change:\n%s", strings.Join(more, "\n"))
 		}
@@ -306,7 +311,7 @@ func nothingIsWrittenTwice(f *policyTest, _ time.Duration) error {
 	f.pod("a", withoutProbes)
 	f.expect("example", counted(1, 0), done)
 	f.change("example", `{"metadata":{"annotations":{"x":"y"}}}`) // an event, while the cache of pods is behind
-	return f.Hold(sixResyncs, func() error {
+	return f.Hold(f.looksOn(), func() error {
 		if n := len(f.Proxy.Requests(markWrites)); n != 1 {
 			return fmt.Errorf("a was marked %d times", n)
 		}
@@ -402,5 +407,5 @@ func finishedPodKeepsItsMark(f *policyTest, _ time.Duration) error {
 	f.expect("example", counted(1, 0), done)
 	f.phase("a", corev1.PodSucceeded)
 	f.expect("example", counted(0, 0), done)
-	return f.Hold(sixResyncs, func() error { return f.hasMarks(f.Context(), map[string]string{"a": "true"}) })
+	return f.Hold(f.looksOn(), func() error { return f.hasMarks(f.Context(), map[string]string{"a": "true"}) })
 }
