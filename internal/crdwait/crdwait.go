@@ -63,6 +63,7 @@ func Established(ctx context.Context, config *rest.Config, crdNames ...string) e
 			if err := discovered(ctx, definitions.Discovery(), gvr); err != nil {
 				return err
 			}
+			// Without a limit: a list with one is answered although the storage is still initializing.
 			if _, err := objects.Resource(gvr).List(ctx, metav1.ListOptions{}); err != nil {
 				return fmt.Errorf("listing %s: %w", gvr.GroupVersion().WithResource(gvr.Resource), err)
 			}
