@@ -829,32 +829,46 @@ func KeepsTheOldOne(f *Test) error {
 	return nil
 }
 
+// retriesBlind has the controller's first request with the verb for a Deployment answered with
+// 429 and asked to wait. While that request is under way, change is made, and of its resource the
+// controller hears nothing until it has tried again. The function that is returned waits for that,
+// and says how many such requests there were.
+func (f *Test) retriesBlind(verb string, wait time.Duration, resource string, change func(context.Context) error) func() int {
+	match := faultproxy.Match{Verb: verb, Resource: "deployments"}
+	var held *faultproxy.Injection
+	var before int
+	f.Proxy.MustInject(faultproxy.Rule{Match: match, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: resource}, Fault: faultproxy.Hold, Times: -1})
+		before = len(f.Requests("get", resource))
+		return change(ctx)
+	}})
+	busy := f.Proxy.MustInject(faultproxy.Rule{Match: match, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: wait})
+	return func() int {
+		f.T.Helper()
+		f.Struck(busy, 1)
+		defer held.Remove()
+		f.Struck(held, 1)
+		f.Eventually(time.Minute, func(context.Context) error { // it reads the resource before each try
+			if len(f.Requests("get", resource))-before+len(f.Requests(verb, "deployments")) < 2 {
+				return errors.New("it has not tried again")
+			}
+			return nil
+		})
+		return len(f.Requests(verb, "deployments"))
+	}
+}
+
 // KeepsTheOldOneAlone: while the deletion of the old Deployment has to wait, the new one goes,
 // of which the controller hears late.
 func KeepsTheOldOneAlone(f *Test) error {
 	f.Serve(1)
-	deletion := faultproxy.Match{Verb: "delete", Resource: "deployments"}
-	var held *faultproxy.Injection
-	var before int
-	f.Proxy.MustInject(faultproxy.Rule{Match: deletion, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Fault: faultproxy.Hold, Times: -1})
-		before = len(f.Requests("get", "deployments"))
+	tries := f.retriesBlind("delete", 2*time.Second, "deployments", func(ctx context.Context) error {
 		return f.Deployments.Delete(ctx, "cup", metav1.DeleteOptions{})
-	}})
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: deletion, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 2 * time.Second})
-	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
-	f.Struck(busy, 1)
-	f.Struck(held, 1)
-	f.Eventually(time.Minute, func(context.Context) error { // it reads the new one before each try
-		if len(f.Requests("get", "deployments"))-before+len(f.Requests("delete", "deployments")) < 2 {
-			return errors.New("it has not tried again")
-		}
-		return nil
 	})
-	if n := len(f.Requests("delete", "deployments")); n != 1 {
+	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	if tries() != 1 {
 		return errors.New("the old Deployment is deleted, although the new one is gone")
 	}
-	held.Remove()
 	f.Gone("cone") // when there is a new one again
 	return nil
 }
@@ -966,30 +980,15 @@ func ReportsARefusalOfAnyCode(f *Test) error {
 // Deployment, and the controller hears of that late.
 func MakesNothingForALeavingOne(f *Test) error {
 	f.Start()
-	creation := faultproxy.Match{Verb: "create", Resource: "deployments"}
-	var held *faultproxy.Injection
-	var before int
-	f.Proxy.MustInject(faultproxy.Rule{Match: creation, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
-		held = f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
-		before = len(f.Requests("get", "icecreams"))
+	tries := f.retriesBlind("create", 3*time.Second, "icecreams", func(ctx context.Context) error {
 		return f.Icecreams.Delete(ctx, "vanilla", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)})
-	}})
-	busy := f.Proxy.MustInject(faultproxy.Rule{Match: creation, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, RetryAfter: 3 * time.Second})
+	})
 	ice := &v1alpha1.Icecream{ObjectMeta: metav1.ObjectMeta{Name: "vanilla", Finalizers: []string{"example.com/wait"}}, Spec: v1alpha1.IcecreamSpec{DeploymentName: "cone"}}
 	if _, err := f.Icecreams.Create(f.Context(), ice, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	defer f.Patch("vanilla", `{"metadata":{"finalizers":null}}`)
-	f.Struck(busy, 1)
-	defer held.Remove()
-	f.Struck(held, 1)
-	f.Eventually(time.Minute, func(context.Context) error { // it reads the Icecream before each try
-		if len(f.Requests("get", "icecreams"))-before+len(f.Requests("create", "deployments")) < 2 {
-			return errors.New("it has not tried again")
-		}
-		return nil
-	})
-	if n := len(f.Requests("create", "deployments")); n != 1 {
+	if tries() != 1 {
 		return errors.New("a Deployment for an Icecream that is being deleted")
 	}
 	return nil
