@@ -96,6 +96,15 @@ in_background() {
   FAULTS_PIDS+=($!)
 }
 
+# free_port HOST: a port that nobody listens on, below those that systems hand out to whoever asks
+# for any port: a server that is away for a moment finds it free again. zsh cannot look, and trusts
+# its luck.
+free_port() {
+  local port
+  while port=$((10000 + RANDOM % 22768)) && (: <>"/dev/tcp/$1/$port") 2>/dev/null; do :; done
+  echo "$port"
+}
+
 start() {
   local name=${1%%=*} program=${1##*=}
   : >"$FAULTS/$name" # also if it cannot be built

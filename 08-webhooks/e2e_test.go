@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,6 +25,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -102,7 +104,9 @@ var listening = regexp.MustCompile(`"Listening" address="([^"]+)"`)
 func (s *setup) serve(args ...string) {
 	s.t.Helper()
 	if s.listens == "" {
-		s.listens = s.address + ":0"
+		ports, err := freeport.Of(s.address, 1)
+		fatal.If(s.t, err)
+		s.listens = net.JoinHostPort(s.address, fmt.Sprint(ports[0]))
 	}
 	s.webhook = s.Start(testenv.Command{Path: s.Program("./08-webhooks/webhook"), Timeout: 5 * time.Minute,
 		Args: append([]string{"-listen", s.listens, "-cert-dir", s.dir}, args...)})

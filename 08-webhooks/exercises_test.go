@@ -40,6 +40,7 @@ import (
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -1003,10 +1004,9 @@ func checkQuota(c *check.C) {
 	}
 	address := strings.TrimSpace(c.Env.Run(testenv.Command{Path: c.Env.Program("./08-webhooks/address")}).Stdout)
 	certificate := newChain(c, address)
-	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0")) // a free port
+	ports, err := freeport.Of(address, 1)
 	c.Must(err)
-	listen := listener.Addr().String()
-	c.Must(listener.Close())
+	listen := net.JoinHostPort(address, fmt.Sprint(ports[0]))
 	dir, proxy := certificate.write(c), c.Proxy()
 	start := func(limit string) *testenv.Process {
 		p := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", proxy.Kubeconfig, "-listen", listen, "-cert-dir", dir, "-limit", limit}, Timeout: 5 * time.Minute})

@@ -17,7 +17,7 @@ serve() {
     kill "$webhook" 2>/dev/null
     wait "$webhook" 2>/dev/null
   fi
-  in_background webhook "$FAULTS_BIN/webhook" -listen "${ADDRESS:-${HERE}:0}" -cert-dir "$FAULTS/certificate" "$@"
+  in_background webhook "$FAULTS_BIN/webhook" -listen "${ADDRESS:-$HERE:$(free_port "$HERE")}" -cert-dir "$FAULTS/certificate" "$@"
   webhook=$!
   for ((tries = 0; tries < 600; tries++)); do # a minute
     ADDRESS=$(sed -n 's/.*"Listening" address="\([^"]*\)".*/\1/p' "$FAULTS/webhook")

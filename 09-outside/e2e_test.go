@@ -32,6 +32,7 @@ import (
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -55,13 +56,15 @@ var address = regexp.MustCompile(`cold-store: (http://\S+),`)
 // open starts a cold store, in which things happen faster than in the lesson.
 func open(t testing.TB, e *testenv.Env, flags ...string) *company {
 	t.Helper()
+	ports, err := freeport.Of("127.0.0.1", 1) // it has to be free again after a restart
+	fatal.If(t, err)
 	c := &company{Env: e, t: t, command: testenv.Command{Path: e.Program("./09-outside/cold-store"), Timeout: 4 * time.Minute,
-		Args: append([]string{"-ledger", filepath.Join(t.TempDir(), "ledger"), "-prepare", "200ms", "-empty", "200ms"}, flags...)}}
+		Args: append([]string{"-listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "-ledger", filepath.Join(t.TempDir(), "ledger"), "-prepare", "200ms", "-empty", "200ms"}, flags...)}}
 	c.start()
 	return c
 }
 
-// start opens the store, at the same address as before.
+// start opens the store.
 func (c *company) start() {
 	c.t.Helper()
 	c.process = c.Start(c.command)
@@ -73,7 +76,6 @@ func (c *company) start() {
 		c.address = m[1]
 		return nil
 	})
-	c.command.Args = append(c.command.Args, "-listen", strings.TrimPrefix(c.address, "http://"))
 }
 
 func (c *company) kill() {

@@ -15,7 +15,7 @@ go build -o "$FAULTS_BIN/" ./09-outside/... || return 1
 
 reopen() {
   local tries
-  in_background store "$FAULTS_BIN/cold-store" -ledger "$FAULTS/ledger" -listen "${STORE_AT:-127.0.0.1:0}" "$@"
+  in_background store "$FAULTS_BIN/cold-store" -ledger "$FAULTS/ledger" -listen "${STORE_AT:-127.0.0.1:$(free_port 127.0.0.1)}" "$@"
   for ((tries = 0; tries < 600; tries++)); do # a minute
     STORE=$(sed -n 's/^cold-store: \(.*\), with.*/\1/p' "$FAULTS/store")
     if [[ -n $STORE ]]; then

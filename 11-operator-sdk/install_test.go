@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -103,10 +104,15 @@ func (i *installation) apply(version string) {
 		i.kubectl("rollout", "status", "deployment/icecream-controller-manager", "-n", i.Namespace, "--timeout=3m")
 	} else {
 		i.stop()
-		i.f.Process = i.Start(testenv.Command{Path: i.Program("./10-kubebuilder/icecream/cmd"), Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
-			Args: slices.Concat(args, []string{"--namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
+		i.f.Process = i.Start(testenv.Command{Path: "/bin/bash", Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
+			Args: slices.Concat([]string{"-c", restarted, i.Program("./10-kubebuilder/icecream/cmd")}, args,
+				[]string{"--namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
 	}
 }
+
+// restarted runs a program again when it ends, as a kubelet does: an operator whose lease nobody
+// renewed for ten seconds ends, and a slow machine can stand still for that long.
+const restarted = `trap 'kill "$p"; wait "$p"; exit "$?"' TERM; while :; do "$0" "$@" & p=$!; wait "$p"; sleep 1; done`
 
 // stop ends the operator's process, if there is one.
 func (i *installation) stop() {
@@ -181,15 +187,17 @@ func TestInstalled(t *testing.T) {
 
 	// People go on during the upgrade.
 	ctx, stop := context.WithCancel(e.Context())
-	done := make(chan int, 1)
+	defer stop()
+	changes, done := 0, make(chan error, 1)
 	go func() {
-		changes := 0
-		for ctx.Err() == nil {
-			i.f.Patch(name(changes%n), fmt.Sprintf(`{"spec":{"replicas":%d}}`, 1+changes%3))
+		var err error
+		for ctx.Err() == nil && err == nil {
+			patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, 1+changes%3)
+			_, err = i.f.Icecreams.Patch(e.Context(), name(changes%n), types.MergePatchType, patch, metav1.PatchOptions{})
 			changes++
 			time.Sleep(50 * time.Millisecond)
 		}
-		done <- changes
+		done <- err
 	}()
 	i.apply("0.2.0")
 	for k := range n {
@@ -201,7 +209,7 @@ func TestInstalled(t *testing.T) {
 		})
 	}
 	stop()
-	changes := <-done
+	fatal.If(t, <-done)
 	i.kubectl("delete", "roles,rolebindings", "-n", e.Namespace, "-l", "olm.owner=icecream.v0.1.0")
 	for k := range n {
 		i.f.Until(name(k), icecreamtest.IsAvailable)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -294,7 +293,7 @@ func (k *kwok) config() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ports, err := freePorts(len(kwokPorts))
+	ports, err := freeport.Of("127.0.0.1", len(kwokPorts))
 	if err != nil {
 		return "", err
 	}
@@ -316,25 +315,6 @@ func (k *kwok) config() (string, error) {
 
 // kwokPorts are kwokctl's options for the ports that its components listen on.
 var kwokPorts = []string{"etcdPort", "etcdPeerPort", "kubeApiserverPort", "kubeControllerManagerPort", "kubeSchedulerPort", "kwokControllerPort"}
-
-// freePorts returns ports that nobody listens on, below those that systems hand
-// out to clients, so that a component finds its port free again after a restart.
-// They are random: kwokctl itself always looks from the same port downwards, and
-// two clones that start a cluster at the same moment would get the same ones.
-func freePorts(n int) (ports []int, err error) {
-	for range 1000 {
-		port := 10000 + rand.IntN(22767)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		defer l.Close() // held until all are found, so that none is found twice
-		if ports = append(ports, port); len(ports) == n {
-			return ports, nil
-		}
-	}
-	return nil, fmt.Errorf("of 1000 ports between 10000 and 32767, fewer than %d are free", n)
-}
 
 // apply adds ports and options to a KwokctlConfiguration. The options do not go
 // on kwokctl's command line, which panics at some orders of --extra-args.

@@ -37,6 +37,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -118,7 +119,11 @@ func Start(config *rest.Config) (*Proxy, error) {
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey, c) },
 		ConnState:         p.connState,
 	}
-	if err := p.listen("127.0.0.1:0"); err != nil {
+	ports, err := freeport.Of("127.0.0.1", 1) // nobody is to answer there between Down and Up
+	if err != nil {
+		return nil, err
+	}
+	if err := p.listen(fmt.Sprintf("127.0.0.1:%d", ports[0])); err != nil {
 		return nil, err
 	}
 	p.addr = p.listener.Addr().String()

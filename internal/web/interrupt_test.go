@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/fatal"
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -37,7 +38,9 @@ func interruptLeavesNothing(t *testing.T, signal syscall.Signal) {
 	e := testenv.New(t)
 	program := e.Program("./cmd/workshop")
 	temp := t.TempDir()
-	p := e.Start(testenv.Command{Path: program, Args: []string{"web"}, Timeout: 3 * time.Minute, Env: []string{"TMPDIR=" + temp, "PORT=", "HOST=", "DISPLAY=", "WAYLAND_DISPLAY="}})
+	ports, err := freeport.Of("127.0.0.1", 1) // or somebody else may have it when it is looked at
+	fatal.If(t, err)
+	p := e.Start(testenv.Command{Path: program, Args: []string{"web"}, Timeout: 3 * time.Minute, Env: []string{"TMPDIR=" + temp, fmt.Sprintf("PORT=%d", ports[0]), "HOST=", "DISPLAY=", "WAYLAND_DISPLAY="}})
 	address := ""
 	e.Eventually(time.Minute, func(context.Context) error {
 		address = regexp.MustCompile(`http://127\.0\.0\.1:\d+/#token=\w+`).FindString(p.Stdout())
