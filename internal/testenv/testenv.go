@@ -256,6 +256,13 @@ func New(t testing.TB) *Env {
 			t.Errorf("deleting namespace %s: %v", ns.Name, err)
 		}
 	})
+	// Until the controller-manager has made it, no pod can be created there.
+	if err := poll.Until(s.ctx, 20*time.Millisecond, time.Minute, func(ctx context.Context) error {
+		_, err := s.client.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}); err != nil {
+		t.Fatalf("waiting for the ServiceAccount of namespace %s: %v", ns.Name, err)
+	}
 	return s.env(t, ns.Name, &atomic.Bool{})
 }
 
