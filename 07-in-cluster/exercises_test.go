@@ -402,7 +402,11 @@ func checkElection(c *check.C) {
 	program := c.Program(testenv.AddFile("zz_check.go", inSettings))
 	o, _ := openFor(c, program)
 	o.foreignLease()
-	first := o.start()
+	// Longer than in our tests, so that a slow machine can renew it. The deadline is below the default
+	// of -lease-duration, or the mistake that always uses this could not start.
+	const lasts = 20 * time.Second
+	durations := []string{"-lease-duration", lasts.String(), "-renew-deadline", "12s"}
+	first := o.start(durations...)
 	first.WaitReady()
 	o.tries(o.proxy, 2, func() {
 		if first.works() {
@@ -418,8 +422,8 @@ func checkElection(c *check.C) {
 	if host, err := os.Hostname(); err == nil && !strings.HasPrefix(holder, host) {
 		c.Fail("an identity that begins with "+host, "the holder is "+holder)
 	}
-	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != int32(leaseDuration.Seconds()) {
-		c.Mistake("durations not used", fmt.Sprintf("a lease of %s, as -lease-duration says", leaseDuration), fmt.Sprintf("a lease of %d seconds", got))
+	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != int32(lasts.Seconds()) {
+		c.Mistake("durations not used", fmt.Sprintf("a lease of %s, as -lease-duration says", lasts), fmt.Sprintf("a lease of %d seconds", got))
 	}
 	o.beforeItRenews(func(context.Context) error {
 		if first.works() {
@@ -431,7 +435,7 @@ func checkElection(c *check.C) {
 	})
 
 	standby := o.Proxy()
-	second := o.start("-kubeconfig", standby.Kubeconfig)
+	second := o.start(append(durations, "-kubeconfig", standby.Kubeconfig)...)
 	second.WaitReady()
 	o.tries(standby, 2, func() {
 		if second.leads(c.Context()) == nil {

@@ -8,7 +8,7 @@ more() { [[ $(updates "$1") -ge $2 ]]; }
 
 if ! kubectl get crd icecreams.controller.nicoleh.io >/dev/null 2>&1; then
   kubectl apply -f 05-crd-go/config/crd
-  kubectl wait --for=condition=Established crd/icecreams.controller.nicoleh.io
+  until kubectl wait --for=condition=Established crd/icecreams.controller.nicoleh.io 2>/dev/null; do sleep 0.2; done # it fails while there are no conditions
 fi
 say 'find-the-bugs looks at its Icecream every second. Nothing changes, and it sends an update each time.'
 LOG=/dev/null run find-the-bugs 06-controller/find-the-bugs -resync 1s
