@@ -353,8 +353,7 @@ func (p *Proxy) Up() error {
 		return nil
 	}
 	var err error
-	// The port is free unless another program was just given it, for an
-	// outgoing connection that will soon be over.
+	// The port is free unless somebody has just looked whether it is.
 	for range 50 {
 		if err = p.listen(p.addr); err == nil {
 			return nil
