@@ -145,6 +145,7 @@ func checkBrake(c *check.C) {
 	refusal := f.Proxy.MustInject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: http.StatusConflict})
 	s := works(c, f.Controller)
 	const first = "one eviction, after one that was refused, and then 600 seconds without another"
+	var since time.Time // when the one pod was refused, and the other was left for later
 	s.Until(first, func(ctx context.Context) error {
 		policy, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
 		if err != nil {
@@ -158,6 +159,13 @@ func checkBrake(c *check.C) {
 				c.Mistake("a refusal counts", first, "no eviction after the refused one, and the policy says: Throttled: 2 pods")
 			}
 			c.Fail(first, "no eviction was sent, and the policy says: Throttled: 2 pods")
+		}
+		if hindered("Refused", "Refused: 1 pod; Throttled: 1 pod")(policy) != nil {
+			since = time.Time{}
+		} else if since.IsZero() {
+			since = time.Now()
+		} else if time.Since(since) > 10*time.Second {
+			c.Mistake("a refusal counts", first, "no eviction after the refused one, and the policy says: Refused: 1 pod; Throttled: 1 pod")
 		}
 		return fmt.Errorf("no eviction; the status is %s", asJSON(policy.Status))
 	})
