@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -104,9 +103,9 @@ var listening = regexp.MustCompile(`"Listening" address="([^"]+)"`)
 func (s *setup) serve(args ...string) {
 	s.t.Helper()
 	if s.listens == "" {
-		ports, err := freeport.Of(s.address, 1)
+		var err error
+		s.listens, err = freeport.Address(s.address)
 		fatal.If(s.t, err)
-		s.listens = net.JoinHostPort(s.address, fmt.Sprint(ports[0]))
 	}
 	s.webhook = s.Start(testenv.Command{Path: s.Program("./08-webhooks/webhook"), Timeout: 5 * time.Minute,
 		Args: append([]string{"-listen", s.listens, "-cert-dir", s.dir}, args...)})

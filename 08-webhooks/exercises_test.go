@@ -1004,9 +1004,8 @@ func checkQuota(c *check.C) {
 	}
 	address := strings.TrimSpace(c.Env.Run(testenv.Command{Path: c.Env.Program("./08-webhooks/address")}).Stdout)
 	certificate := newChain(c, address)
-	ports, err := freeport.Of(address, 1)
+	listen, err := freeport.Address(address)
 	c.Must(err)
-	listen := net.JoinHostPort(address, fmt.Sprint(ports[0]))
 	dir, proxy := certificate.write(c), c.Proxy()
 	start := func(limit string) *testenv.Process {
 		p := c.Start(testenv.Command{Path: program, Args: []string{"-kubeconfig", proxy.Kubeconfig, "-listen", listen, "-cert-dir", dir, "-limit", limit}, Timeout: 5 * time.Minute})

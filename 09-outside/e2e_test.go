@@ -56,10 +56,10 @@ var address = regexp.MustCompile(`cold-store: (http://\S+),`)
 // open starts a cold store, in which things happen faster than in the lesson.
 func open(t testing.TB, e *testenv.Env, flags ...string) *company {
 	t.Helper()
-	ports, err := freeport.Of("127.0.0.1", 1) // it has to be free again after a restart
+	listen, err := freeport.Address("127.0.0.1") // it has to be free again after a restart
 	fatal.If(t, err)
 	c := &company{Env: e, t: t, command: testenv.Command{Path: e.Program("./09-outside/cold-store"), Timeout: 4 * time.Minute,
-		Args: append([]string{"-listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "-ledger", filepath.Join(t.TempDir(), "ledger"), "-prepare", "200ms", "-empty", "200ms"}, flags...)}}
+		Args: append([]string{"-listen", listen, "-ledger", filepath.Join(t.TempDir(), "ledger"), "-prepare", "200ms", "-empty", "200ms"}, flags...)}}
 	c.start()
 	return c
 }

@@ -119,11 +119,11 @@ func Start(config *rest.Config) (*Proxy, error) {
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey, c) },
 		ConnState:         p.connState,
 	}
-	ports, err := freeport.Of("127.0.0.1", 1) // nobody is to answer there between Down and Up
+	addr, err := freeport.Address("127.0.0.1") // nobody is to answer there between Down and Up
 	if err != nil {
 		return nil, err
 	}
-	if err := p.listen(fmt.Sprintf("127.0.0.1:%d", ports[0])); err != nil {
+	if err := p.listen(addr); err != nil {
 		return nil, err
 	}
 	p.addr = p.listener.Addr().String()

@@ -8,6 +8,15 @@ import (
 	"strconv"
 )
 
+// Address returns an address, host:port, of this machine with a port as Of finds it.
+func Address(host string) (string, error) {
+	ports, err := Of(host, 1)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, strconv.Itoa(ports[0])), nil
+}
+
 // Of returns n ports of an address of this machine that nobody listens on. They are below those
 // that systems hand out to whoever asks for any port (from 32768 on Linux, from 49152 on others), so
 // that nobody gets one while its server is away. They are random: two who look for some at the same

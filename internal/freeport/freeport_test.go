@@ -33,7 +33,7 @@ func TestOf(t *testing.T) {
 	if len(seen) < 60 { // 120 of 22768; two at once would collide if these were always the same
 		t.Errorf("twenty times six ports are only %d", len(seen))
 	}
-	if ports, err := Of("no address", 1); err == nil {
-		t.Errorf("ports of what is no address: %v", ports)
+	if address, err := Address("no address"); err == nil {
+		t.Errorf("a port of what is no address: %s", address)
 	}
 }

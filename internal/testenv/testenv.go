@@ -256,7 +256,7 @@ func New(t testing.TB) *Env {
 			t.Errorf("deleting namespace %s: %v", ns.Name, err)
 		}
 	})
-	// Until the controller-manager has made it, no pod can be created there.
+	// Before the controller-manager has made its ServiceAccount, no pod can be created there.
 	if err := poll.Until(s.ctx, 20*time.Millisecond, time.Minute, func(ctx context.Context) error {
 		_, err := s.client.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err

@@ -4,11 +4,12 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 updates() { asked "user-agent=find-the-bugs*&verb=update&resource=deployments&namespace=$NAMESPACE" | grep -c "^$1" || true; }
+established() { kubectl wait --for=condition=Established crd/icecreams.controller.nicoleh.io 2>/dev/null; } # it fails while there are no conditions
 more() { [[ $(updates "$1") -ge $2 ]]; }
 
 if ! kubectl get crd icecreams.controller.nicoleh.io >/dev/null 2>&1; then
   kubectl apply -f 05-crd-go/config/crd
-  until kubectl wait --for=condition=Established crd/icecreams.controller.nicoleh.io 2>/dev/null; do sleep 0.2; done # it fails while there are no conditions
+  until_true 'the definition is Established' established
 fi
 say 'find-the-bugs looks at its Icecream every second. Nothing changes, and it sends an update each time.'
 LOG=/dev/null run find-the-bugs 06-controller/find-the-bugs -resync 1s
