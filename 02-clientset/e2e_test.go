@@ -615,7 +615,9 @@ func TestWatchWaitsForTheCache(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/watch"), Args: []string{"-namespace", e.Namespace}})
+	proxy := e.Proxy()
+	proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, After: 1, Fault: faultproxy.Stall}) // so that it does not end before
+	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/watch"), Args: []string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig}})
 	e.Eventually(time.Minute, func(context.Context) error {
 		if !strings.Contains(p.Stdout(), "ADDED live") {
 			return fmt.Errorf("the watch has not begun: %s%s", p.Stdout(), p.Stderr())

@@ -467,7 +467,7 @@ func checkInformer(c *check.C) {
 	}); err != nil {
 		l.Fail("mirror: and changes:, when the Service end appears", l.output(err))
 	}
-	err = l.until(5*time.Second, func(context.Context) error {
+	err = l.until(toEnd(), func(context.Context) error {
 		if open := l.proxy.Open(services); open > 0 {
 			return fmt.Errorf("%d watches of Services are open", open)
 		}

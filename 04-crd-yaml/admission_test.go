@@ -3,7 +3,6 @@ package crdyaml
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -79,8 +78,8 @@ func installKillPolicy(t *testing.T, e *testenv.Env, crd *definition) *admission
 	// No condition tells when a policy is in force. Asking without writing does.
 	e.Eventually(30*time.Second, func(ctx context.Context) error {
 		_, err := resource(e, crd, "").Create(ctx, object(crd, "probe", map[string]any{"action": "kill"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if err == nil {
-			return errors.New("the policy is not in force")
+		if !apierrors.IsForbidden(err) {
+			return fmt.Errorf("the policy is not in force: %v", err)
 		}
 		return nil
 	})

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -488,6 +489,27 @@ func TestKillThoughAMarkMayNotBeTakenBack(t *testing.T) {
 	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod. The server says: "))
 	i.Remove()
 	f.alive()
+}
+
+// Taking the marks back changes the pods, so an eviction with what the cache shows of them would be refused.
+func TestKillAfterMarksAsksAboutThePodsOfNow(t *testing.T) {
+	t.Parallel()
+	f := startPolicyTest(t)
+	unscheduled := func(p *corev1.Pod) { // nobody else changes it, either
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		f.pod(name, withoutProbes, f.controlled(), unscheduled)
+	}
+	f.policy("example", specOf("label", every(1)))
+	f.expect("example", counted(3, 0), done)
+	f.change("example", `{"spec":{"action":"kill"}}`)
+	f.alive()
+	for _, r := range f.Proxy.Requests(faultproxy.Match{Verb: "create", Resource: "pods/eviction"}) {
+		if r.Code == http.StatusConflict {
+			t.Errorf("refused, because the pod has changed: %s", r)
+		}
+	}
 }
 
 // Without the right to read live nothing is evicted, and the condition says why.

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -377,6 +378,18 @@ func TestFinalizerIsOnlyForMarks(t *testing.T) {
 // A finalizer that is refused is tried again with pauses, whatever happens to the pods.
 func TestFinalizerThatIsRefused(t *testing.T) {
 	t.Parallel()
+	for _, code := range []int{http.StatusConflict, http.StatusNotFound} { // a webhook refuses with any code that it likes
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			t.Parallel()
+			f := startPolicyTest(t)
+			f.pod("a", withoutProbes)
+			i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: code, Times: -1})
+			f.policy("example", specOf("label"))
+			f.expect("example", counted(1, 0), hindered("Refused", "Refused: 1 pod"))
+			i.Remove()
+			f.expect("example", counted(1, 0), done)
+		})
+	}
 	f := startPolicyTest(t)
 	f.pod("a", withoutProbes)
 	i := f.Inject(faultproxy.Rule{Match: finalizers, Fault: faultproxy.Answer, Code: 403, Times: -1})
@@ -401,11 +414,15 @@ func TestDeletedPolicySaysWhatHoldsIt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		refused faultproxy.Match
+		code    int
+		reason  string
 		says    string
 		marks   map[string]string // meanwhile
 	}{
-		"finalizer": {finalizers, "Forbidden. The server says: injected by faultproxy", map[string]string{}},
-		"mark":      {markWrites, "Forbidden: 1 pod. The server says: injected by faultproxy", map[string]string{"a": "true"}},
+		"finalizer":                      {finalizers, 403, "Forbidden", "Forbidden. The server says: injected by faultproxy", map[string]string{}},
+		"finalizer, as if it were gone":  {finalizers, 404, "Refused", "Refused. The server says: injected by faultproxy", map[string]string{}},
+		"finalizer, as if it were newer": {finalizers, 409, "Refused", "Refused. The server says: injected by faultproxy", map[string]string{}},
+		"mark":                           {markWrites, 403, "Forbidden", "Forbidden: 1 pod. The server says: injected by faultproxy", map[string]string{"a": "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -413,17 +430,19 @@ func TestDeletedPolicySaysWhatHoldsIt(t *testing.T) {
 			f.pod("a", withoutProbes)
 			f.policy("example", specOf("label"))
 			f.expect("example", counted(1, 0), done)
-			i := f.Inject(faultproxy.Rule{Match: tc.refused, Fault: faultproxy.Answer, Code: 403, Times: -1})
+			i := f.Inject(faultproxy.Rule{Match: tc.refused, Fault: faultproxy.Answer, Code: tc.code, Times: -1})
 			f.remove("example")
 			f.Eventually(time.Minute, func(ctx context.Context) error {
 				p, err := f.policies.Get(ctx, "example", metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
-				return hindered("Forbidden", tc.says)(p)
+				return hindered(tc.reason, tc.says)(p)
 			})
 			f.expectMarks(tc.marks)
 			i.Remove()
+			// What is read before the last write is not there, it is said.
+			f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "get", Resource: "healthcheckpolicies"}, Fault: faultproxy.Answer, Code: 404})
 			f.Eventually(time.Minute, func(ctx context.Context) error { return f.isGone(ctx, "example") })
 			f.expectMarks(map[string]string{})
 		})
@@ -502,6 +521,15 @@ func refuses(t *testing.T, e *testenv.Env, operation admissionv1.OperationType, 
 // Somebody removes the finalizer by force, and the first try to take the mark back is refused.
 func TestMarksAreTakenBackWithoutTheFinalizer(t *testing.T) {
 	t.Parallel()
+	for name, again := range map[string]bool{"it is gone": false, "another one has its name": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			takenBackWithoutTheFinalizer(t, again)
+		})
+	}
+}
+
+func takenBackWithoutTheFinalizer(t *testing.T, again bool) {
 	f := startPolicyTest(t)
 	delivered := deliveries(t, f.Proxy)
 	f.policy("example", specOf("label"))
@@ -512,6 +540,9 @@ func TestMarksAreTakenBackWithoutTheFinalizer(t *testing.T) {
 	f.change("example", `{"metadata":{"finalizers":null}}`)
 	f.remove("example")
 	f.Struck(held, 1)
+	if again {
+		f.policy("example", specOf("annotate", selecting("no=such")))
+	}
 	f.Inject(faultproxy.Rule{Match: markWrites, Fault: faultproxy.Answer, Code: 422})
 	held.Remove()
 	f.expectMarks(map[string]string{})

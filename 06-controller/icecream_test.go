@@ -241,6 +241,8 @@ func TestIcecreamProgram(t *testing.T) {
 	for want, args := range map[string][]string{
 		"reading the kubeconfig": {"-kubeconfig", "/no/such/file"},
 		"-resync 1ms: it has to": {"-kubeconfig", f.Proxy.Kubeconfig, "-resync", "1ms"},
+		"-namespace No/Such: a":  {"-kubeconfig", f.Proxy.Kubeconfig, "-namespace", "No/Such"},
+		`unexpected argument "s`: {"-kubeconfig", f.Proxy.Kubeconfig, "start"},
 		"listening for health":   {"-kubeconfig", f.Proxy.Kubeconfig, "-listen", "no-such-host.invalid:0"},
 	} {
 		if r := f.Run(testenv.Command{Path: f.Command.Path, Args: args}); r.ExitCode != 1 || !strings.Contains(r.Stderr, want) {

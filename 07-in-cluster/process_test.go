@@ -81,6 +81,7 @@ func TestCommandLine(t *testing.T) {
 		{args: []string{"-retry-period", "500ms"}, code: 1, says: "-retry-period 500ms: want whole seconds"},
 		{args: []string{"-retry-period", "9s"}, code: 1, says: "the second above 1.2 times the third"},
 		{args: []string{"-log-format", "xml"}, code: 1, says: "want text or json"},
+		{args: []string{"-kubeconfig", e.Cluster().Kubeconfig(), "-namespace", "No/Such"}, code: 1, says: "-namespace No/Such: "},
 		{args: []string{"-kubeconfig", "/no/such/file"}, code: 1, says: "/no/such/file: no such file"},
 		{env: []string{"KUBECONFIG=", "HOME=/nowhere"}, code: 1, says: "not in a pod, and no usable kubeconfig"},
 		{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}, code: 1, says: "automountServiceAccountToken"},

@@ -218,6 +218,10 @@ func (o *controllerTest) doEverything(streams string) *replica {
 	if _, err := o.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.namespace}}, metav1.CreateOptions{}); err != nil {
 		o.t.Fatal(err)
 	}
+	o.Eventually(time.Minute, func(ctx context.Context) error { // without it no pod can be made
+		_, err := o.client.CoreV1().ServiceAccounts(o.namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
 	r := o.startWith([]string{"KUBE_FEATURE_WatchListClient=" + streams}, "-namespace", "")
 	r.waitLeads()
 	r.WaitReady()

@@ -516,6 +516,7 @@ func TestKeeperOptions(t *testing.T) {
 		"has to be in the namespace here":        {"-namespace", "here", "-ca", "there/ca"},
 		"-leaf-lifetime has to be at least 10s":  {"-leaf-lifetime", "1s"},
 		"-resync 1ms: it has to be a second":     {"-resync", "1ms"},
+		"-namespace No: a lowercase RFC 1123":    {"-namespace", "No"},
 		"-ca-lifetime at least as long as that":  {"-leaf-lifetime", "2h", "-ca-lifetime", "1h"},
 		"-settle 10s: want at least 0, and less": {"-settle", "10s", "-leaf-lifetime", "10s", "-ca-lifetime", "30s"},
 		"-settle -1h0m0s: want at least 0":       {"-settle", "-1h"},

@@ -33,6 +33,8 @@ registered() { sed "s/ADDRESS/$ADDRESS/" "08-webhooks/$1"; }
 in_force() {
   local tries
   for ((tries = 0; tries < 300; tries++)); do
+    # An API server that looked just when the caBundle came may keep the configuration without it, until the next change.
+    ((tries == 100)) && kubectl annotate --overwrite mutatingwebhookconfigurations,validatingwebhookconfigurations "$FAULTS_NAMESPACE" again=yes &>/dev/null
     [[ $(kubectl create --dry-run=server -o name -f - 2>/dev/null <<<"{apiVersion: controller.nicoleh.io/v1alpha1, kind: Icecream, metadata: {name: probe, namespace: $FAULTS_NAMESPACE}}") ]] && return
     sleep 0.2
   done

@@ -54,7 +54,7 @@ async function work() {
       failures.delete(name);
     } catch (err) {
       failures.set(name, (failures.get(name) ?? 0) + 1);
-      const delay = Math.max(Math.min(5 * 2 ** failures.get(name), 10_000), 1000 * (err.headers?.['retry-after'] ?? 0));
+      const delay = Math.max(Math.min(5 * 2 ** failures.get(name), 10_000), 1000 * (Number(err.headers?.['retry-after']) || 0));
       console.error(`${name}: trying again in ${delay} ms:`, err.message);
       setTimeout(enqueue, delay, name);
     }

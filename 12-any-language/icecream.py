@@ -148,7 +148,7 @@ class Controller:
             except Exception as err:
                 failures[name] = failures.get(name, 0) + 1
                 delay = min(0.005 * 2 ** min(failures[name], 11), 10)
-                if isinstance(err, ApiException) and err.headers and "Retry-After" in err.headers:
+                if isinstance(err, ApiException) and err.headers and err.headers.get("Retry-After", "").isdigit():
                     delay = max(delay, float(err.headers["Retry-After"]))
                 logging.warning("%s: trying again in %.1f s: %s", name, delay, err)
                 again = threading.Timer(delay, work.put, [name])

@@ -48,6 +48,9 @@ func run(ctx context.Context) error {
 	flag.IntVar(&options.Workers, "workers", 8, "how many Icecreams to work on at the same time")
 	flag.StringVar(&options.Listen, "listen", "127.0.0.1:0", "the address of /healthz, /readyz and /metrics; port 0 is any free one")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; -h lists the flags", flag.Arg(0))
+	}
 
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/validation"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -122,11 +123,15 @@ func (l *Loop) Add(key cache.ObjectName, reason string) {
 	l.queue.Add(key)
 }
 
-// CheckResync refuses a resync period in which a program would do nothing else than look at
-// everything: less than a second, but for zero, which means never.
-func CheckResync(period time.Duration) error {
-	if period != 0 && period < time.Second {
-		return fmt.Errorf("-resync %s: it has to be a second at least, or 0 for never", period)
+// CheckFlags refuses a namespace that cannot exist, whose caches would never be filled, and a
+// resync period in which a program would do nothing else than look at everything: less than a
+// second, but for zero, which means never. An empty namespace means all.
+func CheckFlags(namespace string, resync time.Duration) error {
+	if wrong := validation.ValidateNamespaceName(namespace, false); namespace != "" && len(wrong) > 0 {
+		return fmt.Errorf("-namespace %s: %s", namespace, wrong[0])
+	}
+	if resync != 0 && resync < time.Second {
+		return fmt.Errorf("-resync %s: it has to be a second at least, or 0 for never", resync)
 	}
 	return nil
 }

@@ -365,3 +365,24 @@ func TestEach(t *testing.T) {
 		t.Errorf("it has heard of %q, want %q", names, want)
 	}
 }
+
+// With these a controller would wait for ever, or never rest.
+func TestFlagsThatCannotWork(t *testing.T) {
+	for _, tc := range []struct {
+		namespace string
+		resync    time.Duration
+		want      string // the beginning of the error; none if empty
+	}{
+		{"", 0, ""},
+		{"shop", time.Second, ""},
+		{"No/Such", 0, "-namespace No/Such: "},
+		{"shop.example.org", 0, "-namespace shop.example.org: "},
+		{strings.Repeat("a", 64), 0, "-namespace aaa"},
+		{"", -time.Second, "-resync -1s: "},
+		{"shop", 100, "-resync 100ns: "},
+	} {
+		if err := CheckFlags(tc.namespace, tc.resync); (err != nil) != (tc.want != "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%q, %s: %v, want %q", tc.namespace, tc.resync, err, tc.want)
+		}
+	}
+}

@@ -92,7 +92,7 @@ type keeper struct {
 }
 
 func newKeeper(client kubernetes.Interface, definitions clientset.Interface, recorder events.EventRecorder, namespace string, resync time.Duration, s settings, options loop.Options) (*keeper, error) {
-	if err := loop.CheckResync(resync); err != nil {
+	if err := loop.CheckFlags(namespace, resync); err != nil {
 		return nil, err
 	}
 	k := &keeper{settings: s, recorder: recorder, now: time.Now,

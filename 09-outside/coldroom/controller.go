@@ -93,7 +93,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 			return wait.wait + soon/10, nil
 		}
 		if apierrors.IsNotFound(failed) {
-			return 0, nil // it is gone
+			return 0, loop.ErrStale // it is gone, which the cache will show
 		}
 		if err := errors.Join(err, failed); err != nil || done || after == nil {
 			return again, err

@@ -61,6 +61,9 @@ func run(ctx context.Context) error {
 	if *address == "" || *perSecond <= 0 || flag.NArg() > 0 {
 		return errors.New("want -store and its address, a -rate above 0, and no arguments beside the flags")
 	}
+	if err := loop.CheckFlags(o.namespace, 0); err != nil {
+		return err
+	}
 
 	o.late += time.Second // the times in a status are cut to seconds
 

@@ -119,15 +119,12 @@ func Start(config *rest.Config) (*Proxy, error) {
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey, c) },
 		ConnState:         p.connState,
 	}
-	addr, err := freeport.Address("127.0.0.1") // nobody is to answer there between Down and Up
+	l, err := freeport.Listen("127.0.0.1") // nobody is to answer there between Down and Up
 	if err != nil {
 		return nil, err
 	}
-	if err := p.listen(addr); err != nil {
-		return nil, err
-	}
-	p.addr = p.listener.Addr().String()
-	return p, nil
+	p.addr = l.Addr().String()
+	return p, p.serve(l)
 }
 
 // StartFor starts a proxy in front of the cluster that the rules choose, and
@@ -188,11 +185,8 @@ func transportsFor(config *rest.Config) (transports map[transport]http.RoundTrip
 	}, nil
 }
 
-func (p *Proxy) listen(addr string) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
+// serve serves a listener until Down or Close.
+func (p *Proxy) serve(l net.Listener) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -201,7 +195,7 @@ func (p *Proxy) listen(addr string) error {
 	default:
 	}
 	p.listener = l
-	p.handlers.Go(func() { _ = p.server.ServeTLS(&listener{l, p}, "", "") }) // ends with Down or Close
+	p.handlers.Go(func() { _ = p.server.ServeTLS(&listener{l, p}, "", "") })
 	return nil
 }
 
@@ -353,10 +347,11 @@ func (p *Proxy) Up() error {
 		return nil
 	}
 	var err error
-	// The port is free unless somebody has just looked whether it is.
+	// The port is free, unless somebody has just looked whether it is, or a process that is being started holds it still.
 	for range 50 {
-		if err = p.listen(p.addr); err == nil {
-			return nil
+		var l net.Listener
+		if l, err = net.Listen("tcp", p.addr); err == nil {
+			return p.serve(l)
 		}
 		select {
 		case <-p.closed:
@@ -503,10 +498,30 @@ func (p *Proxy) modifyResponse(resp *http.Response) error {
 	if err := p.strikeAnswer(ctx, x); err != nil {
 		return err
 	}
-	if x.watch() && resp.StatusCode == http.StatusOK {
+	switch {
+	case x.watch() && resp.StatusCode == http.StatusOK:
 		resp.Body = newEventFilter(ctx, resp.Body, p, x)
+	case resp.StatusCode != http.StatusSwitchingProtocols: // its body is written to, as well
+		resp.Body = &answer{resp.Body, p, x}
 	}
 	return nil
+}
+
+// An answer notes why it has no end.
+type answer struct {
+	io.ReadCloser
+	p *Proxy
+	x *exchange
+}
+
+func (a *answer) Read(data []byte) (int, error) {
+	n, err := a.ReadCloser.Read(data)
+	if err != nil && err != io.EOF {
+		a.p.mu.Lock()
+		a.x.Broken = err.Error()
+		a.p.mu.Unlock()
+	}
+	return n, err
 }
 
 // failed answers a request that got no answer from the server.

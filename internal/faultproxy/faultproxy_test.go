@@ -534,6 +534,26 @@ func TestServerGone(t *testing.T) {
 	}
 }
 
+// An answer that the server has broken off counts as one, and says so.
+func TestRecordsWhyAnAnswerHasNoEnd(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	p, err := Start(&rest.Config{Host: server.URL})
+	fatal.If(t, err)
+	defer p.Close()
+	if code, body, err := do(t, p, "PATCH", pods+"/a"); code != http.StatusOK || body != "half" || err == nil {
+		t.Errorf("%d %q %v", code, body, err)
+	}
+	eventually(t, "the request is over", func() bool { return len(p.underWay()) == 0 })
+	if r, _ := p.Requests(Match{}); len(r) != 1 || !strings.HasSuffix(r[0].String(), ", broken: unexpected EOF") {
+		t.Errorf("recorded %v", r)
+	}
+}
+
 func TestBadRules(t *testing.T) {
 	_, p := start(t)
 	for want, rule := range map[string]Rule{

@@ -29,6 +29,7 @@ type Request struct {
 	Events  int           // for a watch: how many went to the client, bookmarks included
 	Faults  []Fault       // what was done to it
 	Body    []byte        // of a write, if the proxy keeps bodies
+	Broken  string        // why the answer has no end, if the server or the way to it is at fault; not of a watch
 }
 
 // watch-list is a watch that begins with the present state (sendInitialEvents).
@@ -63,6 +64,9 @@ func (r Request) String() string {
 	}
 	for _, f := range r.Faults {
 		s += fmt.Sprintf(", fault %s", f)
+	}
+	if r.Broken != "" {
+		s += ", broken: " + r.Broken
 	}
 	return s
 }

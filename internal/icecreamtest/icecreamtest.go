@@ -889,13 +889,15 @@ func DeletesWhatItMay(f *Test) error {
 	})
 }
 
-// CorrectsARestoredRefusal: somebody writes back a status of a time when the API server refused the Deployment.
+// CorrectsARestoredRefusal: somebody writes back a status of a time when the API server refused the Deployment. The
+// first correction hears that there is no such Icecream, which is not true.
 func CorrectsARestoredRefusal(f *Test) error {
 	ice := f.Serve(0)
 	// No event of before may be the one that has it look again.
 	if err := errors.Join(f.LookedAt(func() error { return nil }), f.Hold(3*time.Second, func() error { return nil })); err != nil {
 		return err
 	}
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"}, Fault: faultproxy.Answer, Code: http.StatusNotFound})
 	meta.SetStatusCondition(&ice.Status.Conditions, metav1.Condition{Type: "Available", Status: metav1.ConditionFalse, Reason: "Refused", Message: "exceeded quota", ObservedGeneration: ice.Generation})
 	if _, err := f.Icecreams.UpdateStatus(f.Context(), ice, metav1.UpdateOptions{}); err != nil {
 		return err

@@ -71,7 +71,7 @@ type Clients struct {
 
 // New connects informers, indexes and handlers. Nothing happens before Run.
 func New(clients Clients, namespace string, resync time.Duration, clock clock.PassiveClock, options loop.Options) (*Controller, error) {
-	if err := loop.CheckResync(resync); err != nil {
+	if err := loop.CheckFlags(namespace, resync); err != nil {
 		return nil, err
 	}
 	podFactory := informers.NewSharedInformerFactoryWithOptions(clients.Core, resync, informers.WithNamespace(namespace), informers.WithTransform(transform))
@@ -185,6 +185,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 		return 0, fmt.Errorf("reading the policy from the cache: %w", err)
 	}
 	p := &pass{key: key, policy: policy, memory: c.memoryOf(key, policy), now: c.clock.Now()}
+	c.cleanUp(ctx, p)
 
 	if policy.DeletionTimestamp != nil {
 		c.loop.Phase(key, "leave")
@@ -209,7 +210,10 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	changes = c.protect(ctx, p, changes)
 
 	c.loop.Phase(key, "mark")
-	c.mark(ctx, p, changes)
+	if accepted := c.mark(ctx, p, changes); accepted > 0 && policy.Spec.Action == v1alpha1.ActionKill {
+		p.lookAgain(firstWait) // an eviction names the pod's resourceVersion, which has just changed; the event will come sooner
+		return p.result()
+	}
 
 	if policy.Spec.Action == v1alpha1.ActionKill && p.invalidSelector == nil {
 		c.loop.Phase(key, "evict")

@@ -70,7 +70,7 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 				p.errs = append(p.errs, err)
 				return false
 			}
-			left = max(brake.wait(p.policy, p.now, time.Now()), firstWait)
+			left = max(brake.wait(p.policy, c.clock.Now(), time.Now()), firstWait)
 			if evicted {
 				p.failed = slices.DeleteFunc(p.failed, pod.is)
 				continue

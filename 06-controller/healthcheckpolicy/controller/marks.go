@@ -88,6 +88,9 @@ func (c *Controller) mark(ctx context.Context, p *pass, changes []change) (accep
 			c.writes.Record(p.key, c.pods, "")
 		}
 		if !p.went(errs[i], marking(ch.pod)) {
+			if r.version != "" { // the first of its two writes went well
+				c.writes.Record(p.key, c.pods, r.version)
+			}
 			continue
 		}
 		accepted++
@@ -131,8 +134,9 @@ func (c *Controller) apply(ctx context.Context, policy types.UID, ch change) (r 
 	default:
 		return result{version: now.ResourceVersion, marked: ch.puts()}, err
 	}
+	first := now.ResourceVersion // if there was a first write
 	now, err = c.applyMark(ctx, policy, ch.pod, wishNone)
-	r.version = now.ResourceVersion
+	r.version = cmp.Or(now.ResourceVersion, first)
 	return r, err
 }
 
@@ -191,7 +195,10 @@ func (c *Controller) letGo(ctx context.Context, p *pass) {
 			c.wrotePolicy(p, live, "finalizer", "no pod carries a mark")
 		}
 	}
-	if err != nil && !apierrors.IsNotFound(err) { // it may have been removed before, by a write whose answer was lost
+	if apierrors.IsNotFound(err) {
+		err = loop.ErrStale // it may have gone before, by a write whose answer was lost; then the cache will show it
+	}
+	if err != nil {
 		p.hindered(err)
 	}
 }
@@ -239,13 +246,33 @@ func (c *Controller) gone(ctx context.Context, key cache.ObjectName) (time.Durat
 	if !ok {
 		return 0, nil
 	}
-	p := &pass{key: key, policy: &v1alpha1.HealthCheckPolicy{}, memory: m, now: c.clock.Now()}
-	c.loop.Phase(key, "leave")
-	c.leave(ctx, p)
-	again, err := p.result()
-	if again == 0 && err == nil {
+	p := &pass{key: key, memory: m, now: c.clock.Now()}
+	c.cleanUp(ctx, p)
+	if c.leftNothing(ctx, p, m) && len(m.earlier) == 0 {
 		c.memories.Delete(key)
 		c.writes.Forget(key)
 	}
-	return again, err
+	return p.result()
+}
+
+// cleanUp takes back what earlier policies of the name have left: this one was made again
+// before that was done.
+func (c *Controller) cleanUp(ctx context.Context, p *pass) {
+	p.memory.earlier = slices.DeleteFunc(p.memory.earlier, func(m *memory) bool { return c.leftNothing(ctx, p, m) })
+}
+
+// leftNothing takes back the marks of a policy that is not there any more, and reports
+// whether none is left. If not, the key comes back.
+func (c *Controller) leftNothing(ctx context.Context, p *pass, m *memory) bool {
+	old := &pass{key: p.key, policy: &v1alpha1.HealthCheckPolicy{}, memory: m, now: p.now}
+	c.loop.Phase(p.key, "leave")
+	c.leave(ctx, old)
+	again, err := old.result()
+	if again > 0 {
+		p.lookAgain(again)
+	}
+	if err != nil {
+		p.errs = append(p.errs, err)
+	}
+	return again == 0 && err == nil
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -19,6 +20,8 @@ import (
 type memory struct {
 	uid        types.UID
 	generation int64
+	said       string    // what the API server may judge of the policy when it gets its finalizer
+	earlier    []*memory // of policies of this name that have gone before their marks
 
 	obstacles map[requestKey]obstacle
 	finalizer obstacle           // what keeps the policy from getting its finalizer, or from losing it
@@ -138,16 +141,23 @@ func (r *pace) settles(counts v1alpha1.Statistics, now time.Time) time.Duration 
 }
 
 // memoryOf returns the memory of a policy. One that was made again under the same
-// name has nothing to do with the policy before.
+// name has nothing to do with the policy before, but that its marks may still be there.
 func (c *Controller) memoryOf(key cache.ObjectName, policy *v1alpha1.HealthCheckPolicy) *memory {
 	known, _ := c.memories.Load(key)
 	m, ok := known.(*memory)
 	if !ok || m.uid != policy.UID {
-		m = newMemory(policy.UID)
+		now := newMemory(policy.UID)
+		if ok {
+			now.earlier = append(m.earlier, m)
+		}
+		m = now
 		c.memories.Store(key, m)
 	}
+	if said := fmt.Sprint(policy.Generation, policy.Labels, policy.Annotations); m.said != said {
+		m.said, m.finalizer = said, obstacle{}
+	}
 	if m.generation != policy.Generation {
-		m.generation, m.finalizer = policy.Generation, obstacle{}
+		m.generation = policy.Generation
 		maps.DeleteFunc(m.obstacles, func(_ requestKey, o obstacle) bool { return o.state != "" }) // what the server has asked for outlives the change
 	}
 	return m

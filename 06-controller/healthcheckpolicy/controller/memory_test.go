@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 )
 
@@ -37,6 +40,30 @@ func TestCountsOfABurstShareAStatus(t *testing.T) {
 			if left := m.settles(counts(l.failed), now); max(left, 0) != l.left {
 				t.Errorf("%s: at look %d %s are left, want %s", c.name, i, left, l.left)
 			}
+		}
+	}
+}
+
+// What its author changes may be what the API server wants to see before it takes the finalizer.
+func TestARefusedFinalizerWaitsUntilThePolicyIsChanged(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*v1alpha1.HealthCheckPolicy)
+		waits  bool
+	}{
+		{"nothing", func(*v1alpha1.HealthCheckPolicy) {}, true},
+		{"our own status", func(p *v1alpha1.HealthCheckPolicy) { p.ResourceVersion, p.Status.ObservedGeneration = "7", 3 }, true},
+		{"the spec", func(p *v1alpha1.HealthCheckPolicy) { p.Generation++ }, false},
+		{"a label", func(p *v1alpha1.HealthCheckPolicy) { p.Labels = map[string]string{"team": "ice"} }, false},
+		{"an annotation", func(p *v1alpha1.HealthCheckPolicy) { p.Annotations = map[string]string{"team": "ice"} }, false},
+		{"another policy of the name", func(p *v1alpha1.HealthCheckPolicy) { p.UID = "another" }, false},
+	} {
+		ctrl, policy := &Controller{}, policyWith(metav1.LabelSelector{})
+		key := cache.MetaObjectToName(policy)
+		ctrl.memoryOf(key, policy).finalizer = obstacle{message: "no"}
+		c.change(policy)
+		if got := ctrl.memoryOf(key, policy).finalizer.message != ""; got != c.waits {
+			t.Errorf("%s has changed: waits %t, want %t", c.name, got, c.waits)
 		}
 	}
 }

@@ -68,9 +68,10 @@ func (c *Controller) patchFinalizers(ctx context.Context, policy *v1alpha1.Healt
 	if err != nil {
 		return nil, fmt.Errorf("encoding the finalizers: %w", err)
 	}
-	answer, err := c.policyClient.HealthCheckPolicies(policy.Namespace).Patch(ctx, policy.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	policies := c.policyClient.HealthCheckPolicies(policy.Namespace)
+	answer, err := policies.Patch(ctx, policy.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("writing the finalizers: %w", err)
+		return nil, fmt.Errorf("writing the finalizers: %w", loop.Confirm(ctx, err, policy, policies.Get))
 	}
 	return answer, nil
 }

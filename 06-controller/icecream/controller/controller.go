@@ -64,7 +64,7 @@ const (
 
 // New returns a controller of the Icecreams in a namespace, or in all of them.
 func New(clients Clients, recorder events.EventRecorder, namespace, image string, resync time.Duration, options loop.Options) (*Controller, error) {
-	if err := loop.CheckResync(resync); err != nil {
+	if err := loop.CheckFlags(namespace, resync); err != nil {
 		return nil, err
 	}
 	c := &Controller{clients: clients, recorder: recorder, image: image}
@@ -337,6 +337,9 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 	if err != nil {
 		return nil, fmt.Errorf("applying Deployment %s: %w", klog.KObj(d), loop.Confirm(ctx, err, d, deployments.Get))
 	}
+	if corrected.ResourceVersion == d.ResourceVersion {
+		return nil, nil // it was no write: a webhook keeps what we would correct
+	}
 	c.wrote(ice, "apply", drift, c.deployments, corrected)
 	return corrected, nil
 }
@@ -457,7 +460,7 @@ func (c *Controller) report(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	// The resourceVersion in ice makes this fail if somebody has changed the Icecream.
 	updated, err := c.clients.Icecreams.Icecreams(ice.Namespace).UpdateStatus(ctx, ice, metav1.UpdateOptions{FieldManager: Manager})
 	if apierrors.IsNotFound(err) {
-		return false, nil // nobody is left to report to
+		return false, loop.ErrStale // nobody is left to report to, which the cache will show
 	}
 	if err != nil {
 		return false, fmt.Errorf("writing the status: %w", err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -9,9 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // Layer 1: pure functions. These tests need no cluster and take no time, and
@@ -136,5 +142,49 @@ func TestNodes(t *testing.T) {
 	}
 	if nodesOf(nil) != nil {
 		t.Error("no nodes must be absent, as the server leaves out an empty list")
+	}
+}
+
+// Another controller's Deployment is foreign, whatever else it names as its owner.
+func TestWhoOwnsADeployment(t *testing.T) {
+	plain := func(uid types.UID) metav1.OwnerReference { return metav1.OwnerReference{UID: uid} }
+	controls := func(uid types.UID) metav1.OwnerReference {
+		return metav1.OwnerReference{UID: uid, Controller: ptr.To(true)}
+	}
+	for _, tc := range []struct {
+		references []metav1.OwnerReference
+		want       bool
+	}{
+		{nil, false},
+		{[]metav1.OwnerReference{controls("u-1")}, true},
+		{[]metav1.OwnerReference{plain("u-2"), controls("u-1")}, true},
+		{[]metav1.OwnerReference{plain("u-2"), plain("u-1")}, true},
+		{[]metav1.OwnerReference{plain("u-2")}, false},
+		{[]metav1.OwnerReference{plain("u-1"), controls("u-2")}, false},
+	} {
+		if got := owned(vanilla(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{OwnerReferences: tc.references}}); got != tc.want {
+			t.Errorf("%+v: %t", tc.references, got)
+		}
+	}
+}
+
+// A webhook keeps what the controller corrects: the API server accepts the apply, and writes nothing.
+func TestAnApplyThatChangesNothingIsNoWrite(t *testing.T) {
+	d := cone(t)
+	d.UID, d.ResourceVersion, d.Spec.Replicas = "d-1", "7", ptr.To(int32(5))
+	answer := d.DeepCopy()
+	client := fake.NewClientset(d)
+	client.PrependReactor("patch", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, answer, nil })
+	c := &Controller{clients: Clients{Deployments: client.AppsV1()}, image: "pause:1", loop: loop.New("test", nil, loop.Options{})}
+	defer func() {
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_ = c.loop.Run(ended) // which ends its queue
+	}()
+	for version, wrote := range map[string]bool{"7": false, "8": true} {
+		answer.ResourceVersion = version
+		if got, err := c.correct(t.Context(), vanilla(), d); err != nil || (got != nil) != wrote {
+			t.Errorf("resourceVersion 7, and %s after the apply: %v, %v", version, got, err)
+		}
 	}
 }

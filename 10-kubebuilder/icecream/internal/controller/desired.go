@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -132,7 +133,7 @@ func refusal(err error) string {
 	if s.Code < 400 || s.Code >= 500 || slices.Contains(passing, s.Code) {
 		return ""
 	}
-	return s.Message[:min(len(s.Message), 1024)]
+	return strings.ToValidUTF8(s.Message[:min(len(s.Message), 1024)], "")
 }
 
 // refused says whether the status reports a refusal.

@@ -150,10 +150,12 @@ func (r *IcecreamReconciler) deployment(ctx context.Context, ice *controllerv1al
 		if err := r.Apply(ctx, wanted, FieldManager, client.ForceOwnership); err != nil {
 			return d, false, fmt.Errorf("applying Deployment %s: %w", d.Name, r.confirmed(ctx, err, d))
 		}
-		d, wrote = &appsv1.Deployment{}, true
+		before := d.ResourceVersion
+		d = &appsv1.Deployment{}
 		if err := convert(wanted, d); err != nil { // the answer is in there now
 			return nil, true, err
 		}
+		wrote = d.ResourceVersion != before // if not, a webhook keeps what this would correct
 		m.wrote(d)
 	}
 	return d, wrote, unsaved
@@ -276,8 +278,10 @@ func (r *IcecreamReconciler) report(ctx context.Context, ice *controllerv1alpha1
 		return false, nil
 	}
 	ice.Status = status // what Get returns is a copy: others do not see this
-	if err := r.Status().Update(ctx, ice, FieldManager); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if err := r.Status().Update(ctx, ice, FieldManager); apierrors.IsNotFound(err) {
+		return false, behind(ice) // nobody is left to report to, which the cache will show
+	} else if err != nil {
+		return false, err
 	}
 	m.wrote(ice)
 	return true, nil

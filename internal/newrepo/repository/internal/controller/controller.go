@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,6 +56,8 @@ type Controller struct {
 
 	// What was written. A cache that does not show it yet is too old to act on.
 	writes loop.Writes
+	// Names of Widgets whose last report is a refusal.
+	refusals sync.Map
 }
 
 // clients send what the workers write.
@@ -66,6 +69,9 @@ type clients struct {
 
 // New returns a controller, and a function that ends its Events.
 func New(ctx context.Context, config *rest.Config, namespace string, options loop.Options) (*Controller, func(), error) {
+	if err := loop.CheckFlags(namespace, 0); err != nil {
+		return nil, nil, err
+	}
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating the client: %w", err)
@@ -124,7 +130,7 @@ func (c *Controller) onChange(kind string) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o, "added") },
 		UpdateFunc: func(old, now any) {
-			if !reportsRefusal(old, now) {
+			if !c.reportsRefusal(old, now) {
 				add(now, "updated")
 			}
 		},
@@ -134,11 +140,15 @@ func (c *Controller) onChange(kind string) cache.ResourceEventHandler {
 
 // reportsRefusal reports whether an event shows nothing but the own report of a refusal.
 // That is no reason to try again: if the server's message differed each time, it would
-// go on for ever. A resync brings the same version twice, and is a reason.
-func reportsRefusal(old, now any) bool {
+// go on for ever. A resync brings the same version twice, and is a reason; so is a
+// refusal that somebody else has written, such as a restore.
+func (c *Controller) reportsRefusal(old, now any) bool {
 	was, _ := old.(*v1alpha1.Widget)
 	owner, ok := now.(*v1alpha1.Widget)
 	if !ok || was.ResourceVersion == owner.ResourceVersion {
+		return false
+	}
+	if _, ours := c.refusals.Load(cache.MetaObjectToName(owner)); !ours {
 		return false
 	}
 	ready := meta.FindStatusCondition(owner.Status.Conditions, v1alpha1.ConditionReady)
@@ -161,6 +171,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	}
 	if !exists || o.(*v1alpha1.Widget).DeletionTimestamp != nil {
 		c.writes.Forget(key)
+		c.refusals.Delete(key)
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	if c.writes.Behind(key) {
@@ -277,6 +288,11 @@ func (c *Controller) wrote(key cache.ObjectName, owner *v1alpha1.Widget, result 
 
 // report writes the status if it says something new.
 func (c *Controller) report(ctx context.Context, key cache.ObjectName, owner *v1alpha1.Widget, condition metav1.Condition) error {
+	if condition.Reason == v1alpha1.ReasonRefused {
+		c.refusals.Store(key, true) // before the write, whose event may come before its answer
+	} else {
+		c.refusals.Delete(key)
+	}
 	before := owner.Status.DeepCopy()
 	owner.Status.ObservedGeneration = owner.Generation
 	meta.SetStatusCondition(&owner.Status.Conditions, condition)
@@ -285,7 +301,7 @@ func (c *Controller) report(ctx context.Context, key cache.ObjectName, owner *v1
 	}
 	updated, err := c.clients.report(ctx, owner)
 	if apierrors.IsNotFound(err) {
-		return nil // nobody is left to report to
+		return loop.ErrStale // nobody is left to report to, which the cache will show
 	}
 	if err != nil {
 		return err

@@ -281,21 +281,41 @@ func TestTriesAgainForWhatOthersDo(t *testing.T) {
 	}
 	relabeled := refused("no")
 	relabeled.Labels = map[string]string{"by": "its author"}
+	const written, refusal = v1alpha1.ReasonWritten, v1alpha1.ReasonRefused
 	for _, tc := range []struct {
 		name     string
+		reported string // the reason of its last report
 		old, now any
 		want     bool
 	}{
-		{"its first report", version(newWidget(), "19"), refused("no"), true},
-		{"a report with another message", version(refused("not now"), "19"), refused("no"), true},
-		{"a change of somebody else", version(refused("no"), "19"), relabeled, false},
-		{"a resync", refused("no"), refused("no"), false},
-		{"the report of a success", version(newWidget(), "19"), version(newWidget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, "")), "20"), false},
-		{"a ConfigMap", configMap("1", "hello"), configMap("2", "hello"), false},
+		{"its first report", refusal, version(newWidget(), "19"), refused("no"), true},
+		{"a report with another message", refusal, version(refused("not now"), "19"), refused("no"), true},
+		{"a refusal that somebody has restored", written, version(newWidget(), "19"), refused("no"), false},
+		{"a change of somebody else", refusal, version(refused("no"), "19"), relabeled, false},
+		{"a resync", refusal, refused("no"), refused("no"), false},
+		{"the report of a success", written, version(newWidget(), "19"), version(newWidget(reports(metav1.ConditionTrue, written, "")), "20"), false},
+		{"a ConfigMap", refusal, configMap("1", "hello"), configMap("2", "hello"), false},
 	} {
-		if got := reportsRefusal(tc.old, tc.now); got != tc.want {
+		y := newTry(t, newWidget(), nil, nil)
+		for _, reason := range []string{refusal, tc.reported} {
+			if err := y.report(t.Context(), key, newWidget(), metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := y.reportsRefusal(tc.old, tc.now); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
+	}
+}
+
+// What is said to be gone, and is not, gets its status with the next look.
+func TestBelievesOnlyTheCacheThatAWidgetIsGone(t *testing.T) {
+	y := newTry(t, newWidget(), nil, nil)
+	y.clients.report = func(context.Context, *v1alpha1.Widget) (*v1alpha1.Widget, error) {
+		return nil, apierrors.NewNotFound(gr, key.Name)
+	}
+	if _, err := y.reconcile(t.Context(), key); !errors.Is(err, loop.ErrStale) {
+		t.Errorf("got %v, want another look", err)
 	}
 }
 
