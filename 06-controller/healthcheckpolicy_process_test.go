@@ -2,8 +2,11 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/internal/controllertest"
+	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -266,6 +271,26 @@ func TestOnlyTheNamespaceThatWasAskedFor(t *testing.T) {
 	for _, r := range f.Proxy.Requests(faultproxy.Match{}) {
 		if r.Resource != "" && r.Namespace != f.Namespace {
 			t.Errorf("a request outside of the namespace: %s", r)
+		}
+	}
+}
+
+// The kubeconfig is that of KUBECONFIG, or else that in the home directory. And the resync is to happen seldom.
+func TestFindsItsKubeconfig(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]*controllertest.Controller{"healthcheckpolicy": newPolicyTest(t).Controller, "icecream": newIcecreamTest(t).Controller} {
+		home := t.TempDir()
+		config := filepath.Join(home, ".kube", "config")
+		kubeconfig, err := os.ReadFile(c.Proxy.Kubeconfig)
+		fatal.If(t, errors.Join(err, os.Mkdir(filepath.Dir(config), 0o700), os.WriteFile(config, kubeconfig, 0o600)))
+		c.Command.Args = []string{"-namespace", c.Namespace}
+		for _, env := range [][]string{{"KUBECONFIG=", "HOME=" + home}, {"KUBECONFIG=" + config, "HOME=/nowhere"}} {
+			c.Command.Env = env
+			c.Start()
+			c.Stop()
+		}
+		if r := c.Run(testenv.Command{Path: c.Command.Path, Args: []string{"-h"}}); !strings.Contains(r.Stdout+r.Stderr, "(default 10h0m0s)") {
+			t.Errorf("%s -h does not speak of 10 hours:\n%s%s", name, r.Stdout, r.Stderr)
 		}
 	}
 }

@@ -169,6 +169,7 @@ func TestManyIcecreamsInANamespaceThatGoes(t *testing.T) {
 	for n := range many {
 		f.until(fmt.Sprintf("vanilla-%d", n), icecreamtest.IsAvailable)
 	}
+	time.Sleep(2 * time.Second) // a Deployment that was made in the last second says that its namespace stays
 	going := make(chan struct{})
 	waits := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Call, Times: -1, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		select {

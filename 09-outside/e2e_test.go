@@ -32,6 +32,7 @@ import (
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
+	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -510,6 +511,8 @@ func TestColdRooms(t *testing.T) {
 	t.Parallel()
 	f := newTenant(t, nil)
 	f.Start()
+	// The answer to the first status is that there is no such ColdRoom, which is not true.
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "coldrooms/status"}, Fault: faultproxy.Answer, Code: http.StatusNotFound})
 	f.create("fish", 4)
 	first := f.ready("fish").Status.RoomID
 	f.patch("fish", `{"spec":{"celsius":-25}}`)
