@@ -46,7 +46,7 @@ func (c *Controller) protect(ctx context.Context, p *pass, changes []change) []c
 			c.wrotePolicy(p, policy, "finalizer", "pods are about to be marked")
 			return changes
 		case forbidden, refused:
-			*o = o.again(answer.reason(), serverMessage(err), time.Now(), loop.RetryAfter(err))
+			p.finalizerRefused(answer, err)
 		default:
 			p.errs = append(p.errs, err)
 			return slices.DeleteFunc(changes, change.puts)
@@ -207,8 +207,7 @@ func (c *Controller) letGo(ctx context.Context, p *pass) {
 // try has to wait, also for the event of that status.
 func (p *pass) hindered(err error) {
 	if answer := answerOf(err); answer == forbidden || answer == refused {
-		p.memory.finalizer = p.memory.finalizer.again(answer.reason(), serverMessage(err), time.Now(), loop.RetryAfter(err))
-		p.heldBy(p.memory.finalizer)
+		p.heldBy(p.finalizerRefused(answer, err))
 		return
 	}
 	p.errs = append(p.errs, err)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 // A memory is what a process knows about a policy beyond the caches. It is never
@@ -20,7 +21,6 @@ import (
 type memory struct {
 	uid        types.UID
 	generation int64
-	said       string    // what the API server may judge of the policy when it gets its finalizer
 	earlier    []*memory // of policies of this name that have gone before their marks
 
 	obstacles map[requestKey]obstacle
@@ -153,12 +153,25 @@ func (c *Controller) memoryOf(key cache.ObjectName, policy *v1alpha1.HealthCheck
 		m = now
 		c.memories.Store(key, m)
 	}
-	if said := fmt.Sprint(policy.Generation, policy.Labels, policy.Annotations); m.said != said {
-		m.said, m.finalizer = said, obstacle{}
+	if state := m.finalizer.state; state != "" && state != judged(policy) {
+		m.finalizer = obstacle{}
 	}
 	if m.generation != policy.Generation {
 		m.generation = policy.Generation
 		maps.DeleteFunc(m.obstacles, func(_ requestKey, o obstacle) bool { return o.state != "" }) // what the server has asked for outlives the change
 	}
 	return m
+}
+
+// judged is what the API server may judge of a policy when it gets its finalizer.
+func judged(policy *v1alpha1.HealthCheckPolicy) string {
+	return fmt.Sprint(policy.Generation, policy.Labels, policy.Annotations)
+}
+
+// finalizerRefused notes that the API server does not take the finalizer, or does not let it go.
+func (p *pass) finalizerRefused(answer answer, err error) obstacle {
+	o := p.memory.finalizer.again(answer.reason(), serverMessage(err), time.Now(), loop.RetryAfter(err))
+	o.state = judged(p.policy)
+	p.memory.finalizer = o
+	return o
 }

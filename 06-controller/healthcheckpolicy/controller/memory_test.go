@@ -60,7 +60,7 @@ func TestARefusedFinalizerWaitsUntilThePolicyIsChanged(t *testing.T) {
 	} {
 		ctrl, policy := &Controller{}, policyWith(metav1.LabelSelector{})
 		key := cache.MetaObjectToName(policy)
-		ctrl.memoryOf(key, policy).finalizer = obstacle{message: "no"}
+		ctrl.memoryOf(key, policy).finalizer = obstacle{message: "no", state: judged(policy)}
 		c.change(policy)
 		if got := ctrl.memoryOf(key, policy).finalizer.message != ""; got != c.waits {
 			t.Errorf("%s has changed: waits %t, want %t", c.name, got, c.waits)
