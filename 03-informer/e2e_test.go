@@ -781,6 +781,8 @@ func TestFaultsScript(t *testing.T) {
 					[[ ! -e $before && -S $FAULTS/socket ]] || exit 5
 					start tombstones -until nothing && printed watching tombstones
 					asked 'user-agent=tombstones*' | grep -c watch-list
+					(trap '' TERM; exec sleep 1000) & # such as a controller that hangs
+					FAULTS_PIDS+=($!)
 					faults cut`, first, second)
 				r := e.Run(testenv.Command{Path: path, Args: []string{"-c", script}, Env: []string{"TMPDIR=" + temp}})
 				if r.ExitCode != 0 || r.Stdout != "1\ncut 1\n" {

@@ -35,6 +35,11 @@ at_exit() {
 
 faults_end() {
   kill "${FAULTS_PIDS[@]}" 2>/dev/null
+  local pid tries=0
+  for pid in "${FAULTS_PIDS[@]}"; do # one that ignores the signal must not keep the shell
+    while kill -0 "$pid" 2>/dev/null && ((tries++ < 30)); do sleep 0.1; done
+    kill -KILL "$pid" 2>/dev/null
+  done
   wait "${FAULTS_PIDS[@]}" 2>/dev/null
   rm -rf "$FAULTS"
 }

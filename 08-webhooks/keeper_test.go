@@ -310,6 +310,30 @@ func TestKeeperRotatesWhileOthersCome(t *testing.T) {
 	fatal.If(k.t, err)
 }
 
+// A webhook may answer 404 for what is there. Then it does not trust the next CA yet, and so nobody serves that.
+func TestKeeperIsToldThatATargetIsGone(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.configuration(k.Namespace, k.Namespace+"/cert-keeper-ca")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	k.Eventually(time.Minute, func(context.Context) error {
+		if bundles := k.bundles(k.Namespace); len(bundles[0]) == 0 || len(bundles[1]) == 0 {
+			return errors.New("the configuration trusts nobody yet")
+		}
+		return nil
+	})
+	untrue := k.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "validatingwebhookconfigurations"}, Fault: faultproxy.Answer, Code: http.StatusNotFound, Times: -1})
+	k.rotate()
+	k.Struck(untrue, 1)
+	time.Sleep(5 * time.Second) // -settle is one
+	if now := k.secret("cert-keeper-ca"); !bytes.Equal(now.Data["signing.crt"], before.Data["signing.crt"]) {
+		t.Error("the next CA signs, and nobody trusts it")
+	}
+	untrue.Remove()
+	k.rotated(before)
+}
+
 func (k *keeperTest) rotate() {
 	k.t.Helper()
 	_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(k.Context(), "cert-keeper-ca", types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/rotate": ""}}}`), metav1.PatchOptions{})

@@ -16,6 +16,6 @@
               properties: {
                 name: $old.schema.openAPIV3Schema.properties.spec.properties.deploymentName,
                 portions: {description: "How many it has to serve; one pod serves 100.", type: "integer", format: "int64", minimum: 0, maximum: 214748364700, default: 100}}},
-            toppings: {description: "What v1alpha1 has no field for.", type: "array", items: {type: "string"}, maxItems: 10, "x-kubernetes-list-type": "set"}}})]
+            toppings: {description: "What v1alpha1 has no field for.", type: "array", items: {type: "string", maxLength: 63}, maxItems: 10, "x-kubernetes-list-type": "set"}}})]
 | .spec.conversion = {strategy: "Webhook", webhook: {conversionReviewVersions: ["v1"], clientConfig: {url: ($url + "/convert-icecream")}}}
 | .metadata.annotations["cert-keeper.k8s-go.openshift.org/inject-ca"] = $secret

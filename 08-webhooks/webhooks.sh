@@ -44,7 +44,7 @@ in_force() {
 stop() {
   local pid
   for pid in "${FAULTS_PIDS[@]}"; do
-    if [[ $(ps -o args= -p "$pid") == "$FAULTS_BIN/$1 "* ]]; then
+    if [[ $(ps -ww -o args= -p "$pid") == "$FAULTS_BIN/$1 "* ]]; then
       kill "$pid" && wait "$pid"
       return
     fi

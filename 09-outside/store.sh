@@ -8,7 +8,7 @@
 #   rooms                        the rooms that are rented
 #   calls                        what tenants have done so far to change something, a line each
 #   controller PROGRAM [ARG...]  start naive or coldroom
-#   crash, end                   end it with a SIGKILL, or well
+#   crash, finish                end it with a SIGKILL, or well
 #   struck                       wait until the first fault has struck
 
 go build -o "$FAULTS_BIN/" ./09-outside/... || return 1
@@ -53,7 +53,7 @@ crash() {
   owner DELETE /faults
 }
 
-end() {
+finish() {
   kill -TERM "$LAST"
   wait "$LAST"
   echo "exit code $?"

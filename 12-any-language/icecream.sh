@@ -83,7 +83,7 @@ decide() {
 # send METHOD PATH BODY: prints what the API server says if it refuses; fails if it does not accept.
 send() {
   local answer code
-  answer=$(api "$2" --request "$1" --json "$3" --max-time 20 --write-out '\n%{http_code}') || return 1
+  answer=$(api "$2" --request "$1" --json @- --max-time 20 --write-out '\n%{http_code}' <<<"$3") || return 1
   code=${answer##*$'\n'}
   [[ $code == 2* ]] && return
   echo "$1 $2: $code" >&2

@@ -5,7 +5,7 @@
 #                      prints is in $FAULTS/FILE
 #   run_mended FILE    the same with its patch in mends
 #   hook PROGRAM...    the same for a decision: build 12-any-language/hook, and give it a program to ask
-#   end                ask the last one to end, and say how it ended
+#   finish             ask the last one to end, and say how it ended
 #   owned NAME         wait until the Icecream NAME is available
 #   counted [QUERY]    how many requests the proxy has seen; it counts from begin_count
 
@@ -35,7 +35,7 @@ hook() {
   LAST=$!
 }
 
-end() {
+finish() {
   kill -TERM "$LAST"
   wait "$LAST"
   echo "exit code $?"

@@ -21,8 +21,10 @@ progress() {
   done
 }
 
-# go build that is interrupted early leaves its temporary folder behind.
-GOTMPDIR=$(mktemp -d)
+# go build that is interrupted early leaves its temporary folder behind. On the disk of the
+# command, Go moves what it has built to its place, where another make may be about to start it.
+mkdir -p .workshop
+GOTMPDIR=$(mktemp -d "$PWD/.workshop/build.XXXXXX")
 export GOTMPDIR
 trap 'rm -rf "$GOTMPDIR"' EXIT
 trap 'exit 130' INT TERM

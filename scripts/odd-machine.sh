@@ -71,7 +71,6 @@ echo "include
 fail
 proxy = http://127.0.0.1:9
 user-agent = odd" >"$home/.curlrc"
-echo "setopt interactivecomments" >"$home/.zshrc"
 mkdir "$home/.kube"
 echo "apiVersion: kubectl.config.k8s.io/v1beta1
 kind: Preference
@@ -116,7 +115,7 @@ learner() {
     TMPDIR="$tmp" TZ=Asia/Kathmandu LANG=tr_TR.UTF-8 CDPATH="$parent:/" \
     HTTPS_PROXY=http://127.0.0.1:9 HTTP_PROXY=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
     KUBECONFIG=/nowhere/kubeconfig KUBERNETES_SERVICE_HOST=192.0.2.1 KUBERNETES_SERVICE_PORT=443 \
-    GOMODCACHE="$modules" GOCACHE="$caches/build" CLUSTER=kwok RERUN="${RERUN:-}" \
+    GOMODCACHE="$modules" GOCACHE="$caches/build" CLUSTER=kwok RERUN="${RERUN:-}" LESSON_SHELL=zsh \
     zsh --login -c 'umask 077; cd "$0" && "$@"' "$clone" "$@"
 }
 

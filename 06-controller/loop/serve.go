@@ -27,7 +27,7 @@ func (l *Loop) serve(logger klog.Logger) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for health and metrics (-listen): %w", err)
 	}
-	s := &server{http: &http.Server{Handler: l.Handler(), ReadHeaderTimeout: 10 * time.Second}, ended: make(chan struct{})}
+	s := &server{http: &http.Server{Handler: l.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second}, ended: make(chan struct{})}
 	logger.Info("Listening", "address", listener.Addr().String())
 	go func() {
 		defer close(s.ended)

@@ -71,7 +71,7 @@ func (s *servers) start(ctx context.Context, name, address string, config *tls.C
 	}
 	logger := klog.FromContext(ctx)
 	logger.Info("Listening", "for", name, "address", listener.Addr().String())
-	server := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second}
 	*s = append(*s, server)
 	go func() {
 		serve := server.Serve

@@ -343,8 +343,10 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 		secret, err = k.secretsClient.Secrets(name.Namespace).Create(ctx, secret, metav1.CreateOptions{FieldManager: manager})
 	}
 	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), exists && apierrors.IsNotFound(err):
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return false, next, !exists, nil
+	case exists && apierrors.IsNotFound(err):
+		return false, next, false, loop.ErrStale // as for a caBundle
 	case !exists && apierrors.IsForbidden(err): // of a quota or a policy, for example
 		k.refuse(service, err)
 		fallthrough
@@ -502,7 +504,7 @@ func (k *keeper) inject(ctx context.Context, t target, bundle []byte) (wrote boo
 	}
 	now, err := t.patch(ctx, t.GetName(), types.JSONPatchType, data, metav1.PatchOptions{FieldManager: manager})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return false, loop.ErrStale // if it is gone, the cache will show that; if not, the next phase must not begin
 	}
 	if err != nil {
 		return false, fmt.Errorf("writing the caBundle of %s: %w", t.GetName(), err)

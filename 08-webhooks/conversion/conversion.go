@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -62,6 +64,9 @@ type kept struct {
 // valid says whether v1's schema takes it, which nobody asks after a conversion.
 func (k kept) valid() bool {
 	different := len(slices.Compact(slices.Sorted(slices.Values(k.Toppings))))
+	if slices.ContainsFunc(k.Toppings, func(topping string) bool { return utf8.RuneCountInString(topping) > 63 }) {
+		return false
+	}
 	return different == len(k.Toppings) && different <= 10 && (k.Portions == nil || *k.Portions >= 0 && *k.Portions <= math.MaxInt32*PortionsPerPod)
 }
 
@@ -111,6 +116,9 @@ func v1alpha1FromHub(object *unstructured.Unstructured) error {
 		if keep.Portions != nil || len(keep.Toppings) > 0 {
 			data, _ := json.Marshal(keep) // numbers and strings are always JSON
 			annotate(object, string(data))
+			if validation.ValidateAnnotationsSize(object.GetAnnotations()) != nil {
+				annotate(object, "") // the API server would refuse the object, and with it every list
+			}
 		}
 		return spec
 	})

@@ -2,8 +2,10 @@ package conversion
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -20,6 +22,7 @@ func TestAnnotation(t *testing.T) {
 		"more than there are": {`{"portions": 214748364701}`, "2147483647", `{"deployment":{"name":"a","portions":214748364700}}`},
 		"twice the same":      {`{"toppings": ["nuts", "nuts"]}`, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"eleven toppings":     {`{"toppings": ["1","2","3","4","5","6","7","8","9","10","11"]}`, "3", `{"deployment":{"name":"a","portions":300}}`},
+		"a long topping":      {`{"toppings": ["` + strings.Repeat("x", 64) + `"]}`, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"no JSON":             {`{"portions": `, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"half of it is wrong": {`{"toppings": ["nuts"], "portions": "many"}`, "3", `{"deployment":{"name":"a","portions":300}}`},
 		"the largest number":  {"", "2147483647", `{"deployment":{"name":"a","portions":214748364700}}`},
@@ -56,5 +59,21 @@ func TestAStaleAnnotationSaysNothing(t *testing.T) {
 	portions, _, _ := unstructured.NestedInt64(object.Object, "spec", "deployment", "portions")
 	if found || portions != 300 {
 		t.Errorf("the spec has come back with the toppings %v and %d portions", toppings, portions)
+	}
+}
+
+// An object whose own annotations leave no room for ours. The API server refuses a converted
+// object with more than it allows, and then every list that the object is in.
+func TestAnnotationsAreFull(t *testing.T) {
+	t.Parallel()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": V1, "kind": "Icecream",
+		"metadata": map[string]any{"name": "lemon", "annotations": map[string]any{"theirs": strings.Repeat("x", validation.TotalAnnotationSizeLimitB-len("theirs"))}},
+		"spec":     map[string]any{"deployment": map[string]any{"name": "cone", "portions": int64(250)}},
+	}}
+	fatal.If(t, Convert(object, V1alpha1))
+	fatal.If(t, validation.ValidateAnnotationsSize(object.GetAnnotations()))
+	if replicas, _, _ := unstructured.NestedInt64(object.Object, "spec", "replicas"); replicas != 3 {
+		t.Errorf("%d replicas, want 3", replicas)
 	}
 }

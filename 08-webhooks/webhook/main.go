@@ -92,7 +92,7 @@ func serve(ctx context.Context, o options, d decider) error {
 	if err != nil {
 		return fmt.Errorf("listening for health and metrics (-health): %w", err)
 	}
-	health := &http.Server{Handler: healthHandler(&listens, registry), ReadHeaderTimeout: 10 * time.Second}
+	health := &http.Server{Handler: healthHandler(&listens, registry), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second}
 	go func() { _ = health.Serve(plain) }() // it ends with Close
 	defer func() { _ = health.Close() }()
 	logger.Info("Listening for health and metrics", "address", plain.Addr().String())

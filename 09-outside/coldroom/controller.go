@@ -259,12 +259,15 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 // tooOld is a time since which a key is not trusted any more, while lists do not show yet what it has led to.
 func (c *controller) tooOld() metav1.Time { return metav1.NewTime(time.Now().Add(-c.remembered)) }
 
+// errNotRead is no failure of the store.
+var errNotRead = errors.New("reading the ColdRoom before a request to the store")
+
 // send sends the request that the status holds.
 func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.Room, error) {
 	// This cannot be undone, and the cache may be old: the request may have been refused, and another one sent.
 	now, err := c.client.ColdRooms(cr.Namespace).Get(ctx, cr.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNotRead, err)
 	}
 	if now.UID != cr.UID || now.ResourceVersion != cr.ResourceVersion {
 		return nil, loop.ErrStale
@@ -465,7 +468,7 @@ func observe(cr *v1alpha1.ColdRoom, room *client.Room) {
 // failing says what goes wrong for now, in words that stay the same while it does. It returns false
 // if there is nothing to say.
 func failing(cr *v1alpha1.ColdRoom, err error) bool {
-	if errors.Is(err, loop.ErrStale) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if errors.Is(err, loop.ErrStale) || errors.Is(err, errNotRead) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false
 	}
 	var r *refused

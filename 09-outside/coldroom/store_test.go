@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/k8s-go/workshop/09-outside/pkg/apis/outside/v1alpha1"
 	"github.com/k8s-go/workshop/internal/poll"
 )
 
@@ -77,5 +81,14 @@ func TestStrangeAnswers(t *testing.T) {
 		if rooms, err := s.of(t.Context(), "coldroom-uid", "1"); err == nil {
 			t.Errorf("%s: %d rooms, want an error", name, len(rooms))
 		}
+	}
+}
+
+// What the API server answers is no failure of the store, and its status must not say so.
+func TestTheStoreIsNotBlamed(t *testing.T) {
+	t.Parallel()
+	cr := &v1alpha1.ColdRoom{}
+	if failing(cr, fmt.Errorf("%w: %w", errNotRead, apierrors.NewInternalError(errors.New("it is down")))) || len(cr.Status.Conditions) > 0 {
+		t.Errorf("the conditions are %+v", cr.Status.Conditions)
 	}
 }

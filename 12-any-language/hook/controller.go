@@ -126,6 +126,8 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	for _, child := range owned {
 		q.Children = append(q.Children, child.(*unstructured.Unstructured))
 	}
+	// The index has no order, and the same question has to look the same.
+	slices.SortFunc(q.Children, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetName(), b.GetName()) })
 	a, err := c.ask(ctx, q)
 	if err != nil {
 		return 0, err
@@ -169,6 +171,10 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 	errs, wanted := []error{}, map[string]bool{}
 	for _, w := range want {
 		child := &unstructured.Unstructured{Object: w}
+		if child.GetName() == "" { // generateName would make another one each time
+			errs = append(errs, fmt.Errorf("%s: a child has no name", c.program[0]))
+			continue
+		}
 		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(parent, parent.GroupVersionKind())})
 		wanted[child.GetName()] = true
 		err := c.one(ctx, parent, child)

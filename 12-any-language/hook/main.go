@@ -46,8 +46,11 @@ func run(ctx context.Context) error {
 	flag.Parse()
 	parents, err := resource("-parent", *parent)
 	children, other := resource("-child", *child)
-	if err := errors.Join(err, other); err != nil {
+	if err := errors.Join(err, other, loop.CheckFlags(*namespace, 0)); err != nil {
 		return err
+	}
+	if *namespace == "" {
+		return errors.New("-namespace is empty: hook works in one namespace")
 	}
 	if flag.NArg() == 0 {
 		return errors.New("no program to ask: put it last, as in -- jq -c -f icecream.jq")

@@ -143,6 +143,22 @@ func (c *Cluster) State(ctx context.Context) (State, string) {
 	return status.State, status.Detail
 }
 
+// Use begins to use the cluster as Up does, if it is ready, and returns what State does.
+func (c *Cluster) Use(ctx context.Context, out io.Writer) (state State, detail string, err error) {
+	unlock, _, err := lock(ctx, c.ws, out)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if err := c.hold(); err != nil {
+		return "", "", err
+	}
+	if state, detail = c.State(ctx); state != Ready {
+		err = c.letGo()
+	}
+	return state, detail, err
+}
+
 // Up makes the cluster ready: it starts one, repairs one, or finds that nothing
 // is to be done. If it fails or is cancelled, nothing of a cluster that it had
 // begun to make is left.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -236,8 +237,11 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		}
 	}
 	// The shell takes this process's place, and with it the terminal and its signals.
-	// Lessons write to TMPDIR, which many systems leave unset.
-	env := append(workspace.Without(c.Environ(), lesson.PrefixVariable), "TMPDIR="+os.TempDir(), prefix.Environ())
+	temp, err := ownTemp()
+	if err != nil {
+		return err
+	}
+	env := append(workspace.Without(c.Environ(), lesson.PrefixVariable), "TMPDIR="+temp, prefix.Environ())
 	args, more, err := shellArgs(ws, c.Name(), path, env)
 	if err != nil {
 		return err
@@ -246,6 +250,26 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	return syscall.Exec(path, args, append(env, more...))
+}
+
+// ownTemp returns the folder for temporary files. Lessons write to TMPDIR under names of their
+// own, and many systems leave it unset: in /tmp two people of one machine would then meet.
+func ownTemp() (string, error) {
+	if dir := os.Getenv("TMPDIR"); dir != "" {
+		return dir, nil
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("workshop-%d", os.Getuid()))
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if own, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(own.Uid) != os.Getuid() {
+		return "", fmt.Errorf("%s is not a folder of yours alone: set TMPDIR to one that is", dir)
+	}
+	return dir, nil
 }
 
 // showLessons writes the lessons for somebody who shares the cluster, and says where.

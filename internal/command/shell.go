@@ -45,7 +45,8 @@ func shellArgs(ws workspace.Workspace, cluster, shell string, environ []string) 
 	if err == nil {
 		err = write(filepath.Join(dir, ".zshrc"), "if [[ -n $workshop_own ]]; then ZDOTDIR=$workshop_own; else unset ZDOTDIR; fi\nunset workshop_own\n"+
 			// What /etc/zshrc has derived from it, as on macOS.
-			"if [[ ${HISTFILE-} == "+proc.Quoted(dir)+"/* ]]; then HISTFILE=${ZDOTDIR:-$HOME}/.zsh_history; fi\n"+from(".zshrc")+set.String())
+			"if [[ ${HISTFILE-} == "+proc.Quoted(dir)+"/* ]]; then HISTFILE=${ZDOTDIR:-$HOME}/.zsh_history; fi\n"+from(".zshrc")+set.String()+
+			"setopt interactivecomments\n") // the lessons' commands have comments, which an interactive zsh would take as arguments
 	}
 	return []string{shell}, []string{"ZDOTDIR=" + dir}, err
 }

@@ -29,7 +29,8 @@ func TestShellHoldsAgainstStartupFiles(t *testing.T) {
 		}
 		args, more, err := shellArgs(ws, "kwok", path, []string{"KUBECONFIG=/the clone's", "GOFLAGS=-buildvcs=false", "HOME=" + home})
 		fatal.If(t, err)
-		c := exec.CommandContext(t.Context(), path, append(args[1:], "-i", "-c", `echo "$KUBECONFIG|$GOFLAGS|$mine|${PATH%%:/own*}|${ZDOTDIR-none}"`)...)
+		c := exec.CommandContext(t.Context(), path, append(args[1:], "-i")...)
+		c.Stdin = strings.NewReader(`echo "$KUBECONFIG|$GOFLAGS|$mine|${PATH%%:/own*}|${ZDOTDIR-none}" # a comment, as lessons have it` + "\n")
 		c.Env = append(os.Environ(), more...)
 		output, err := c.Output()
 		zdotdir := "none"

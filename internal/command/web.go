@@ -52,6 +52,10 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	begun, err := leadsTo(c.Kubeconfig())
+	if err != nil {
+		return err
+	}
 	// The terminals reach the cluster through the fault proxy.
 	proxy, namespace, err := faultproxy.StartFor(&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig()})
 	if err != nil {
@@ -82,6 +86,8 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		look := web.Cluster{Name: c.Name()}
 		if err := cluster.Healthy(ctx, c.Kubeconfig()); err != nil {
 			look.Error = err.Error()
+		} else if now, err := leadsTo(c.Kubeconfig()); err == nil && now != begun {
+			look.Error = "it was made anew under this page: end make web with Ctrl-C, and run it again"
 		}
 		for _, fault := range proxy.Active() {
 			look.Faults = append(look.Faults, string(fault))
@@ -103,6 +109,15 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 			opener = openBrowser(ws, s.Address())
 		}
 	})
+}
+
+// leadsTo returns what tells one API server from another: its address and its CA.
+func leadsTo(kubeconfig string) (string, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %s %s", config.Host, config.CAFile, config.CAData), nil
 }
 
 // listen listens on this machine alone, on PORT or a free port.

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/mod/module"
@@ -46,8 +47,13 @@ func Create(root, dir string, names Names) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Written beside its place and moved there, so that it is whole or not there.
-	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	// Written beside its place and moved there, so that it is whole or not there. An empty
+	// folder stays the one that it is, because a shell may stand in it.
+	beside, exists := filepath.Dir(dir), false
+	if _, err := os.Stat(dir); err == nil {
+		beside, exists = dir, true
+	}
+	temp, err := os.MkdirTemp(beside, ".new-")
 	if err != nil {
 		return "", fmt.Errorf("DIR: %w", err)
 	}
@@ -59,13 +65,31 @@ func Create(root, dir string, names Names) (string, error) {
 			return "", fmt.Errorf("writing the repository: %w", err)
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty folder, or it stays
-		return "", fmt.Errorf("DIR: %w", err)
+	move := os.Rename
+	if exists {
+		move = moveContent
 	}
-	if err := os.Rename(written, dir); err != nil {
+	if err := move(written, dir); err != nil {
 		return "", fmt.Errorf("DIR: %w", err)
 	}
 	return dir, nil
+}
+
+// moveContent moves all that a folder holds into another one, or nothing.
+func moveContent(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for i, entry := range entries {
+		if err := os.Rename(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil {
+			for _, moved := range entries[:i] {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(to, moved.Name())))
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // target returns the whole path of a folder, if a repository may be written there.
@@ -111,6 +135,14 @@ func target(root, dir string) (string, error) {
 // A kind has at most 40 letters, because names that Kubernetes limits to 63 are made of it.
 var kind = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,39}$`)
 
+// taken are the kinds whose Go type or resource would be there twice: those of the repository's
+// own packages, and those that metav1.AddToGroupVersion registers in every group.
+var taken = []string{"ConfigMap", "GroupVersion", "GroupVersionKind", "AddToScheme", "ConditionReady", "ReasonWritten", "ReasonNotOwned", "ReasonRefused",
+	"WatchEvent", "ListOptions", "GetOptions", "DeleteOptions", "CreateOptions", "UpdateOptions", "PatchOptions"}
+
+// noStrings are the words that YAML 1.1 takes for a boolean or for nothing.
+var noStrings = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
 func (n Names) validate() error {
 	if n.Group == "" || n.Kind == "" {
 		return errors.New("GROUP or KIND is missing, such as GROUP=stable.example.org KIND=Widget")
@@ -128,6 +160,9 @@ func (n Names) validate() error {
 	}
 	if !kind.MatchString(n.Kind) || strings.HasSuffix(n.Kind, "List") {
 		return fmt.Errorf("KIND=%s: want one word in CamelCase with at most 40 letters and digits that does not end in List, such as Widget", n.Kind)
+	}
+	if slices.Contains(taken, n.Kind) || slices.Contains(noStrings, strings.ToLower(n.Kind)) {
+		return fmt.Errorf("KIND=%s: Go, Kubernetes or YAML has another meaning for this word; choose another one, such as Widget", n.Kind)
 	}
 	if err := module.CheckPath(n.Module); err != nil {
 		return fmt.Errorf("MODULE: %w; want a path such as github.com/me/widgets", err)

@@ -44,6 +44,10 @@ func TestRefuses(t *testing.T) {
 		{"stable.example.org", "Wid-get", dir, "", "CamelCase"},
 		{"stable.example.org", "Wídget", dir, "", "CamelCase"},
 		{"stable.example.org", "WidgetList", dir, "", "CamelCase"},
+		{"stable.example.org", "ConfigMap", dir, "", "another meaning"},
+		{"stable.example.org", "ListOptions", dir, "", "another meaning"},
+		{"stable.example.org", "Off", dir, "", "another meaning"},
+		{"stable.example.org", "Y", dir, "", "another meaning"},
 		{"stable.example.org", strings.Repeat("W", 41), dir, "", "at most 40"},
 		{"stable.example.org", "Widget", dir, "widgets", "github.com/me/widgets"},
 		{"stable.example.org", "Widget", dir, "github.com/me/../widgets", "github.com/me/widgets"},
@@ -68,11 +72,14 @@ func TestRefuses(t *testing.T) {
 // The names are unlike those in the repository, and unlike in length and order.
 func TestTheNamesAreTheNewOnes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "exits")
-	if err := os.Mkdir(dir, 0o755); err != nil { // an empty folder is fine
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(dir, 0o755)) // an empty folder is fine, and stays the one in which a shell may stand
+	before, err := os.Stat(dir)
+	fatal.If(t, err)
 	if _, err := Create(root, dir, Names{Group: "doors.example.net", Kind: "EmergencyExit", Module: "zoo.example.com/exits"}); err != nil {
 		t.Fatal(err)
+	}
+	if after, err := os.Stat(dir); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the folder is another one (%v)", err)
 	}
 	old := regexp.MustCompile(`(?i)widget|stable\.example|workshop|k8s-go|06-controller|07-in-cluster`)
 	absolute, err := filepath.Abs(root)
@@ -143,6 +150,19 @@ func TestKindsThatAreOtherNames(t *testing.T) {
 					}
 					return true
 				})
+			}
+		}
+	}
+}
+
+// A kind becomes a Go type of the API's package, so what that package declares under other names is refused.
+func TestKindsThatTheAPIDeclares(t *testing.T) {
+	for _, file := range []string{"types.go", "register.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, source, "api/v1alpha1", file), nil, 0)
+		fatal.If(t, err)
+		for name := range f.Scope.Objects {
+			if kind.MatchString(name) && !strings.HasPrefix(name, "Widget") && !slices.Contains(taken, name) {
+				t.Errorf("KIND=%s would be there twice", name)
 			}
 		}
 	}

@@ -148,7 +148,7 @@ func (r Runner) Run(ctx context.Context, path string) (summary Summary, err erro
 	return summary, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o644)
 }
 
-// shell is a bash that takes one command after the other.
+// shell is a bash, or a zsh, that takes one command after the other.
 type shell struct {
 	ctx     context.Context
 	stop    context.CancelFunc // ends bash and all that it left running
@@ -167,6 +167,9 @@ type shell struct {
 func Environment(env []string, dir string) []string {
 	return append(workspace.ForLessons(env), "TMPDIR="+dir, "CURL_HOME="+dir, "KUBERC=off", "TERM=dumb", "NO_COLOR=1", "LC_ALL=C", "TZ=UTC")
 }
+
+// ShellVariable, set to zsh, has READMEs run in that shell, which many readers have, and not in bash.
+const ShellVariable = "LESSON_SHELL"
 
 func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error) {
 	s := &shell{ctx: ctx, timeout: r.Timeout, show: show, mark: fmt.Sprintf("--%d-%d--", os.Getpid(), time.Now().UnixNano()), lines: make(chan string)}
@@ -191,9 +194,13 @@ func (r Runner) start(ctx context.Context, show io.Writer) (_ *shell, err error)
 	defer in.Close() // bash has its own
 	s.stdin = stdin
 	out, output := io.Pipe()
+	path, args := "bash", []string{"--noprofile", "--norc"}
+	if os.Getenv(ShellVariable) == "zsh" {
+		path, args = "zsh", []string{"-f", "-o", "interactivecomments"}
+	}
 	ctx, s.stop = context.WithCancel(ctx)
 	s.process, err = proc.Start(ctx, proc.Cmd{
-		Path: "bash", Args: []string{"--noprofile", "--norc"}, Dir: r.Dir, Env: Environment(r.Env, s.dir),
+		Path: path, Args: args, Dir: r.Dir, Env: Environment(r.Env, s.dir),
 		In: in, Out: output, Err: output,
 		Signal: syscall.SIGTERM, Grace: 2 * time.Second, // bash runs its EXIT trap
 	})

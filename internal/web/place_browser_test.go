@@ -70,8 +70,19 @@ func TestBrowserEditor(t *testing.T) {
 	if strings.Contains(read(), "# mine") {
 		t.Error("it was saved before anybody has asked for it")
 	}
-	// A reload loses nothing that was typed.
 	waitFor(t, func() bool { return len(drafts()) == 1 })
+	// While the server is away nobody keeps what is typed, and the browser asks before the page is left.
+	const asks = `!dispatchEvent(new Event('beforeunload', { cancelable: true }))`
+	if eval[bool](b, asks) {
+		t.Error("the browser asks, although the draft is kept")
+	}
+	b.run(`window.real = window.fetch; window.fetch = () => Promise.reject(new Error('away'))`)
+	b.keys(" away")
+	b.until(asks)
+	b.run(`window.fetch = window.real`)
+	b.keys(" and back")
+	b.until(`!(` + asks + `)`)
+	// A reload loses nothing that was typed.
 	b.do("reloading", chromedp.Reload())
 	b.until(editor + `?.textContent.includes('# mine') && document.querySelector('#edited').textContent.includes('not saved')`)
 	// Also what was typed just before leaving.

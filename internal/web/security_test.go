@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -50,6 +51,25 @@ func TestNoToken(t *testing.T) {
 	} {
 		if answer := c.bare(http.MethodGet, tc.path, "", tc.header); answer.StatusCode != tc.code || len(answer.Cookies()) > 0 {
 			t.Errorf("%s: %s, cookies %v, want %d", name, answer.Status, answer.Cookies(), tc.code)
+		}
+	}
+}
+
+// Who has forwarded the port is told how to start the page so that its requests are accepted, too.
+func TestRefusedHostSaysWhatToDo(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ true")})
+	own := strings.TrimPrefix(c.base, "http://")
+	for host, want := range map[string]string{"localhost:8080": "HOST=http://localhost:8080", "127.0.0.1:8080": "HOST=http://127.0.0.1:8080", "a.example.org": "HOST=https://a.example.org"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.base, nil)
+		fatal.If(t, err)
+		r.Host = host
+		answer, err := http.DefaultTransport.RoundTrip(r)
+		fatal.If(t, err)
+		said, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		want = "PORT=" + own[strings.LastIndex(own, ":")+1:] + " " + want
+		if err != nil || answer.StatusCode != http.StatusForbidden || !strings.Contains(string(said), want) {
+			t.Errorf("%s: %s %q (%v), want %q", host, answer.Status, said, err, want)
 		}
 	}
 }

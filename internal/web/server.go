@@ -249,7 +249,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reason = "This page belongs to another user of this machine. Run make web as the user of this browser."
 	case !slices.ContainsFunc(s.origins, func(origin string) bool { return strings.HasSuffix(origin, "://"+r.Host) }):
 		// A name of somebody else's that leads to this machine (DNS rebinding) is none of ours.
-		reason = fmt.Sprintf("The page is not served as %q, but as %s. If you forward its port, start it with HOST= and the beginning of the address that your browser shows, such as HOST=https://%[1]s.", r.Host, s.origins[0])
+		scheme := "https"
+		if host, _, err := net.SplitHostPort(r.Host); err == nil && (host == "localhost" || host == "127.0.0.1") {
+			scheme = "http" // a tunnel, such as that of ssh -L
+		}
+		_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.origins[0], "http://"))
+		reason = fmt.Sprintf("The page is not served as %q, but as %s. If you forward its port, start it with that port, and with the beginning of the address that your browser shows, such as PORT=%s HOST=%s://%[1]s.", r.Host, s.origins[0], port, scheme)
 	case !s.sameOrigin(r):
 		reason = "This request comes from another page."
 	case r.URL.Path != "/" && !strings.HasPrefix(r.URL.Path, "/static/") && !s.admits(r):

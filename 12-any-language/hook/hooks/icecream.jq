@@ -1,5 +1,5 @@
 # What an Icecream should have: a Deployment, and a status that says how that goes.
-.parent as $ice | .children[0].status as $d | ($ice.spec.replicas) as $wanted
+.parent as $ice | (.children | map(select(.metadata.name == $ice.spec.deploymentName))[0].status) as $d | ($ice.spec.replicas) as $wanted
 | {"controller.nicoleh.io/uid": $ice.metadata.uid} as $labels
 | (if .refused != "" then ["Refused", .refused] elif .taken != "" then ["ErrResourceExists", .taken]
   elif ($d.availableReplicas // 0) >= $wanted then ["Available", ""] else ["Progressing", ""] end) as [$reason, $message]

@@ -1,9 +1,9 @@
 // What an Icecream should have: a Deployment, and a status that says how that goes.
 import { readFileSync } from 'node:fs';
 
-const { parent: { metadata: { uid, generation: observedGeneration }, spec }, children: [deployment], refused, taken } = JSON.parse(readFileSync(0));
+const { parent: { metadata: { uid, generation: observedGeneration }, spec }, children, refused, taken } = JSON.parse(readFileSync(0));
 const message = refused || taken;
-const { replicas = 0, availableReplicas = 0 } = deployment?.status ?? {};
+const { replicas = 0, availableReplicas = 0 } = children.find(({ metadata: { name } }) => name === spec.deploymentName)?.status ?? {};
 let reason = availableReplicas >= spec.replicas ? 'Available' : 'Progressing';
 if (message) reason = refused ? 'Refused' : 'ErrResourceExists';
 const labels = { 'controller.nicoleh.io/uid': uid };

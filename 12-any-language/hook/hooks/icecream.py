@@ -5,7 +5,7 @@ import sys
 asked = json.load(sys.stdin)
 ice, problem = asked["parent"], asked["refused"] or asked["taken"]
 wanted, generation = ice["spec"]["replicas"], ice["metadata"]["generation"]
-seen = asked["children"][0].get("status", {}) if asked["children"] else {}
+seen = next((d.get("status", {}) for d in asked["children"] if d["metadata"]["name"] == ice["spec"]["deploymentName"]), {})
 numbers = {name: seen.get(name, 0) for name in ("replicas", "availableReplicas")}
 
 if problem:

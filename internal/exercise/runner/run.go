@@ -25,9 +25,12 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	if err != nil {
 		return nil, err
 	}
-	if state, detail := c.State(ctx); state != cluster.Ready {
+	if state, detail, err := c.Use(ctx, os.Stdout); err != nil {
+		return nil, err
+	} else if state != cluster.Ready {
 		return nil, fmt.Errorf("no cluster is up, %s is %s (%s): run make up first", c.Name(), state, detail)
 	}
+	defer func() { _ = c.Release(ctx, os.Stdout) }()
 	for _, t := range tasks {
 		if err := t.Refresh(ws); err != nil {
 			return nil, err

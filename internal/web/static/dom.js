@@ -52,7 +52,8 @@ export const inAddress = (name) => new URLSearchParams(location.search).get(name
 
 // The token comes in the fragment of the address, which browsers send to nobody, and stays in
 // this tab. A new tab of the same page asks the others.
-const token = await findToken();
+let token = '';
+token = await findToken();
 
 async function findToken() {
   const tabs = new BroadcastChannel('workshop-token');
@@ -61,7 +62,7 @@ async function findToken() {
   try {
     found ??= sessionStorage.getItem('workshop.token');
   } catch { /* then each load needs the address */ }
-  found ??= await new Promise((done) => {
+  found ||= await new Promise((done) => {
     tabs.onmessage = ({ data }) => data && done(data);
     tabs.postMessage('');
     setTimeout(done, 300, '');
@@ -69,8 +70,16 @@ async function findToken() {
   try {
     sessionStorage.setItem('workshop.token', found);
   } catch { /* as above */ }
-  tabs.onmessage = ({ data }) => data || tabs.postMessage(found);
+  tabs.onmessage = ({ data }) => data || !token || tabs.postMessage(token);
   return found;
+}
+
+// forgetToken keeps one that make web no longer knows from new tabs.
+function forgetToken() {
+  token = '';
+  try {
+    sessionStorage.removeItem('workshop.token');
+  } catch { /* it was not stored */ }
 }
 
 addEventListener('hashchange', () => {
@@ -86,6 +95,7 @@ export async function api(path, options = {}) {
     throw new Error('The workshop does not answer. Run make web again, and open the address that it prints.');
   }
   const text = await response.text();
+  if (response.status === 401) forgetToken();
   if (!response.ok) throw Object.assign(new Error(text.trim() || `The server answers ${response.status} to ${path}.`), { code: response.status });
   return text ? JSON.parse(text) : null;
 }

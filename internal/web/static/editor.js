@@ -147,6 +147,11 @@ addEventListener('pagehide', () => {
   if (files.size > 0) rememberOpen(); // another window may have closed them
 });
 
+// What is neither in a file nor kept by the server would be lost with the page.
+addEventListener('beforeunload', (event) => {
+  if ([...files.values()].some((file) => isDirty(file) && state.isRefused(draftOf(file.path)))) event.preventDefault();
+});
+
 function changed() {
   drawFrame();
   keepDrafts();

@@ -6,6 +6,7 @@ const values = new Map();
 const listeners = new Map(); // name -> functions
 const waiting = new Map(); // name -> the newest value that has still to be sent
 const late = new Map(); // name -> what the server has told while a value of this window was under way
+const refused = new Set(); // the names whose last value the server has not taken
 let sending = null; // the name whose value is under way
 let isLeaving = false;
 let isKnown = false; // what the server remembers; before that, nothing may take its place
@@ -18,6 +19,8 @@ export const state = {
     waiting.set(name, JSON.stringify(value));
     flush();
   },
+  // isRefused says whether the server has not taken the last value of a name.
+  isRefused: (name) => refused.has(name),
   // on calls a function with each new value of a name.
   on(name, listener) {
     listeners.set(name, [...(listeners.get(name) ?? []), listener]);
@@ -50,8 +53,9 @@ async function flush() {
 }
 
 // send has the server take a value. One that it does not take can be set once more.
-const send = (name, body) => api(`/api/state/${name}`, { method: 'PUT', body, keepalive: new Blob([body]).size < 60_000 }).catch((error) => {
+const send = (name, body) => api(`/api/state/${name}`, { method: 'PUT', body, keepalive: new Blob([body]).size < 60_000 }).then(() => refused.delete(name), (error) => {
   if (JSON.stringify(values.get(name)) === body) values.delete(name);
+  refused.add(name);
   tellError(error);
 });
 

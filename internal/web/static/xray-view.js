@@ -1,5 +1,5 @@
 // The X-ray on the screen: programs, watches, requests, faults, the inside of a controller, tours.
-import { $, $$, api, button, h, keyed, post, setText, tell } from './dom.js';
+import { $, $$, api, button, h, keyed, post, setText, tell, tellError, wait } from './dom.js';
 import { state as remembered } from './state.js';
 import { onlyXray } from './tabs.js';
 import { send, terminalForCommand } from './terminal.js';
@@ -87,7 +87,9 @@ async function startTours() {
   };
   channel.onmessage = ({ data }) => {
     const tour = tours.find(({ name }) => name === data.tour);
-    if (tour && !onlyXray) begin(tour);
+    if (!tour || onlyXray) return;
+    // Of several windows one begins it.
+    navigator.locks.request('workshop-tour', { ifAvailable: true }, (lock) => lock && begin(tour).then(() => wait(1000))).catch(tellError);
   };
   $('#xray-tours .buttons').append(...tours.map((tour) => button(tour.title, () => begin(tour), { 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh` })));
 }

@@ -92,7 +92,7 @@ func nextFlavour(want, now string, works, failed bool, saved map[string]string) 
 		return last, map[string]string{savedFlavour: last, failedFlavour: want}
 	case last != "" && saved[failedFlavour] == want: // until the controller has another image
 		return last, saved
-	case works && now != want:
+	case works && now != "" && now != want:
 		return want, map[string]string{savedFlavour: now}
 	}
 	return want, saved // what does not work is not worth saving

@@ -40,6 +40,7 @@ func TestNextFlavour(t *testing.T) {
 		"given back, and deleted":      {want: "lime", saved: limeFailed, image: "mint", data: limeFailed},
 		"an upgrade after a failure":   {want: "plum", now: "mint", works: true, saved: limeFailed, image: "plum", data: mint},
 		"failed, and nothing saved":    {want: "lime", now: "mint", saved: map[string]string{failedFlavour: "lime"}, image: "lime", data: map[string]string{failedFlavour: "lime"}},
+		"the container has no name":    {want: "lime", works: true, saved: mint, image: "lime", data: mint},
 		"back to what works":           {want: "mint", now: "mint", saved: limeFailed, image: "mint", data: limeFailed},
 	} {
 		image, data := nextFlavour(tc.want, tc.now, tc.works, tc.failed, tc.saved)

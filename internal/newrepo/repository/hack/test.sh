@@ -13,7 +13,7 @@ if [[ -n ${KUBECONFIG:-} ]]; then
 fi
 
 go -C hack build -o "$PWD/bin/" sigs.k8s.io/kind
-name=widget-test-$$
+name=e2e-$$
 tmp=$(mktemp -d)
 export KUBECONFIG=$tmp/kubeconfig
 finish() {

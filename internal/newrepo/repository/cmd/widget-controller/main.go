@@ -81,12 +81,10 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer stopEvents()
 	servers, err := serve(ctx, config, *health, *metrics, options.Registry, c, election)
 	if err != nil {
 		return err
 	}
-	defer servers.stop()
 
 	// Leading ends after the work, so it does not end with ctx.
 	lead, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -101,5 +99,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	release()
 	<-election.over
+	stopEvents()
+	servers.stop()
 	return err
 }

@@ -69,7 +69,7 @@ type try struct {
 	owner    *v1alpha1.Widget // as the server has it; nil if it is gone
 }
 
-func newTry(t *testing.T, owner *v1alpha1.Widget, cached, live *corev1.ConfigMap) *try {
+func tryFor(t *testing.T, owner *v1alpha1.Widget, cached, live *corev1.ConfigMap) *try {
 	t.Helper()
 	filled := func(objects ...metav1.Object) *store {
 		s := &store{cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), "20"}
@@ -189,7 +189,7 @@ func TestReconcile(t *testing.T) {
 		{name: "ends with the namespace", owner: newWidget(), fail: "create", err: ending, verbs: []string{"create"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			y := newTry(t, tc.owner, tc.cached, tc.live)
+			y := tryFor(t, tc.owner, tc.cached, tc.live)
 			if tc.fail != "" {
 				y.fail(tc.fail, tc.err)
 			}
@@ -237,7 +237,7 @@ func TestDoesNotRaceTheGarbageCollector(t *testing.T) {
 		"somebody else did that": {written, nil, []string{"create"}},
 	} {
 		for _, cached := range []*v1alpha1.Widget{written, newWidget()} { // the first ConfigMap of a Widget races it, too
-			y := newTry(t, cached, nil, nil)
+			y := tryFor(t, cached, nil, nil)
 			y.owner = tc.live
 			if _, err := y.reconcile(t.Context(), key); !errors.Is(err, tc.err) || !slices.Equal(y.verbs(), tc.verbs) {
 				t.Errorf("%s: %v, requests %q; want %v, %q", name, err, y.verbs(), tc.err, tc.verbs)
@@ -248,7 +248,7 @@ func TestDoesNotRaceTheGarbageCollector(t *testing.T) {
 
 // A cache that does not show the own write yet is too old to act on.
 func TestWaitsForItsOwnWrite(t *testing.T) {
-	y := newTry(t, newWidget(), nil, nil)
+	y := tryFor(t, newWidget(), nil, nil)
 	y.core.PrependReactor("create", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		made := configMap("1", "hello")
 		made.ResourceVersion = "21"
@@ -296,7 +296,7 @@ func TestTriesAgainForWhatOthersDo(t *testing.T) {
 		{"the report of a success", written, version(newWidget(), "19"), version(newWidget(reports(metav1.ConditionTrue, written, "")), "20"), false},
 		{"a ConfigMap", refusal, configMap("1", "hello"), configMap("2", "hello"), false},
 	} {
-		y := newTry(t, newWidget(), nil, nil)
+		y := tryFor(t, newWidget(), nil, nil)
 		for _, reason := range []string{refusal, tc.reported} {
 			if err := y.report(t.Context(), key, newWidget(), metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason}); err != nil {
 				t.Fatal(err)
@@ -310,7 +310,7 @@ func TestTriesAgainForWhatOthersDo(t *testing.T) {
 
 // What is said to be gone, and is not, gets its status with the next look.
 func TestBelievesOnlyTheCacheThatAWidgetIsGone(t *testing.T) {
-	y := newTry(t, newWidget(), nil, nil)
+	y := tryFor(t, newWidget(), nil, nil)
 	y.clients.report = func(context.Context, *v1alpha1.Widget) (*v1alpha1.Widget, error) {
 		return nil, apierrors.NewNotFound(gr, key.Name)
 	}
