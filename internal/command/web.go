@@ -16,6 +16,7 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/term"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/k8s-go/workshop/internal/cluster"
@@ -84,10 +85,10 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 	defer func() { err = errors.Join(err, lock.Unlock()) }()
 	options.Look = func(ctx context.Context) web.Cluster {
 		look := web.Cluster{Name: c.Name()}
-		if err := cluster.Healthy(ctx, c.Kubeconfig()); err != nil {
+		if now, err := leadsTo(c.Kubeconfig()); err == nil && now != begun {
+			look.Error = "The cluster was made anew under this page: end make web with Ctrl-C, and run it again."
+		} else if err := cluster.Healthy(ctx, c.Kubeconfig()); err != nil {
 			look.Error = err.Error()
-		} else if now, err := leadsTo(c.Kubeconfig()); err == nil && now != begun {
-			look.Error = "it was made anew under this page: end make web with Ctrl-C, and run it again"
 		}
 		for _, fault := range proxy.Active() {
 			look.Faults = append(look.Faults, string(fault))
@@ -117,7 +118,8 @@ func leadsTo(kubeconfig string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s %s %s", config.Host, config.CAFile, config.CAData), nil
+	err = rest.LoadTLSFiles(config)
+	return config.Host + "\n" + string(config.CAData), err
 }
 
 // listen listens on this machine alone, on PORT or a free port.
