@@ -61,6 +61,10 @@ wait $! || code=$?
 [[ $code -eq 130 ]]
 nothing_left
 
+printf '\n--- a reader that ends\n'
+{ "$base/judge" -controller 'go run ./03-informer/first-loop -namespace {{.Namespace}}' -contract mirror 2>&1 || [[ $? -eq 130 ]]; } | head -n 1
+nothing_left
+
 printf '\n--- icecream\n'
 judge 0 'level 5 (is a good citizen) was reached' -seed "$seed" -controller 'go run ./06-controller/icecream -namespace {{.Namespace}}' -contract icecream
 

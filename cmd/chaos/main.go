@@ -32,10 +32,13 @@ import (
 	"time"
 
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/proc"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := proc.EndWithReader(ctx)
+	defer cancel()
 	err := run(ctx)
 	stop()
 	if err != nil {

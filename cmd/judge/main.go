@@ -17,11 +17,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-go/workshop/internal/judge"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := proc.EndWithReader(ctx)
+	defer cancel()
 	code, err := run(ctx)
 	interrupted := ctx.Err() != nil
 	stop()

@@ -238,7 +238,7 @@ func (s *scene) rule(r faultproxy.Rule) error {
 }
 
 // work are the requests that are no part of a watch.
-var work = faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || r.Verb == "get" && r.Name != "" }}
+var work = faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || asks(r) && r.Verb == "get" && r.Name != "" }}
 
 // strikes waits until an injection has struck, or the people are done.
 func (s *scene) strikes(ctx context.Context, i *faultproxy.Injection) {
@@ -328,7 +328,7 @@ func loseDeletions(watched []string) injection {
 						continue
 					}
 					shown[resource] = struck
-					if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: s.watches}); err != nil {
+					if err := s.Inject(faultproxy.Rule{Match: of(resource), Fault: faultproxy.ErrorEvent, Code: http.StatusGone, Times: max(1, s.Proxy.Open(of(resource)))}); err != nil {
 						return err
 					}
 					s.Proxy.Cut(of(resource))

@@ -204,7 +204,7 @@ func refuseForGood(ctx context.Context, s *scene) error {
 	s.Strikes.Add(1)
 	crash.Sleep(ctx, refusedFor)
 	since := time.Now().Add(-lookAt)
-	late := slices.DeleteFunc(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || r.Verb == "get" }}),
+	late := slices.DeleteFunc(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || asks(r) && r.Verb == "get" }}),
 		func(r faultproxy.Request) bool { return r.Started.Before(since) })
 	if tries := s.refusals(); len(late) > mostLate {
 		return &failure{kind: hot, requests: tries[max(0, len(tries)-3):], detail: fmt.Sprintf("  %d requests in %s, long after the first refusal", len(late), lookAt)}
@@ -322,9 +322,11 @@ func failNowAndThen(ctx context.Context, s *scene) error {
 		}
 		gaps = append(gaps, gap)
 	}
-	// An event that comes late has a failure tried again before its time, so one gap is not enough.
-	if longest := slices.Max(gaps[max(0, len(gaps)-3):]); longest > longAtLast && longest > 4*gaps[0] {
-		return &failure{kind: forgetful, detail: fmt.Sprintf("  %s after the first failure, %s after one of the last", gaps[0].Round(time.Millisecond), longest.Round(time.Millisecond))}
+	// An event that comes late has a failure tried again before its time, so one of the last gaps is not
+	// enough. Nor is one of the first: whoever looks every few seconds may be about to look when it fails.
+	first, longest := slices.Max(gaps[:min(3, len(gaps))]), slices.Max(gaps[max(0, len(gaps)-3):])
+	if longest > longAtLast && longest > 4*first {
+		return &failure{kind: forgetful, detail: fmt.Sprintf("  %s after one of the first failures, %s after one of the last", first.Round(time.Millisecond), longest.Round(time.Millisecond))}
 	}
 	return nil
 }

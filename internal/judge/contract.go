@@ -380,6 +380,9 @@ func (r *reader) resource(n *yaml.Node, path string) Resource {
 				if err != nil {
 					r.fail(n, path, "%v", err)
 				}
+				if len(field) == 1 && (field[0] == "metadata" || field[0] == "*") {
+					r.fail(n, path, "without its metadata nobody knows which object it is; name the fields in it")
+				}
 				res.LeaveOut = append(res.LeaveOut, field)
 			})
 		},

@@ -58,6 +58,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 		"a field twice":     {good + "bounds: {calm: 1s, calm: 2s}\n", "contract.yaml:7: bounds.calm: it is there twice"},
 		"no time span":      {good + "bounds: {calm: 3}\n", `contract.yaml:7: bounds.calm: "3" is no time span; write 90s or 2m`},
 		"no list":           {strings.Replace(good, "- {apiVersion: v1, kind: ConfigMap}\n", "  kind: ConfigMap\n", 1), "contract.yaml:6: end: it has to be a list"},
+		"no metadata":       {strings.Replace(good, "kind: ConfigMap}\n", "kind: ConfigMap, leaveOut: [metadata]}\n", 1), `contract.yaml:6: end[0].leaveOut[0]: without its metadata nobody knows which object it is; name the fields in it`},
 		"no path":           {strings.Replace(good, "kind: ConfigMap}\n", "kind: ConfigMap, leaveOut: [\"a[b\"]}\n", 1), `contract.yaml:6: end[0].leaveOut[0]: "a[b" is no path`},
 		"no such file":      {good + "crds: [missing.yaml]\n", "contract.yaml:7: crds[0]: stat "},
 		"no YAML":           {"a: [\n", "contract.yaml: yaml: line 1"},

@@ -349,10 +349,15 @@ func undo(s *scene) (crash.During, error) {
 		if !do {
 			return nil
 		}
+		s.people.Lock() // or what somebody changes in between would be undone, too
+		defer s.people.Unlock()
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			now, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
+			}
+			if now.GetUID() != old.GetUID() {
+				return errors.New("another one has the name")
 			}
 			next := old.DeepCopy()
 			next.Object["metadata"], next.Object["status"] = now.Object["metadata"], now.Object["status"]

@@ -265,6 +265,18 @@ func (s *scene) prepare(ctx context.Context) error {
 	if err := s.Proxy.WriteKubeconfig(s.kubeconfig, s.ns, ""); err != nil {
 		return err
 	}
+	// Cases side by side would wait for each other's lease.
+	elects := faultproxy.Match{If: func(r faultproxy.Request) bool {
+		return s.sideBySide() && r.Write() && r.Resource == "leases" && r.Namespace != s.ns
+	}}
+	_, err = s.Proxy.Inject(faultproxy.Rule{Match: elects, Fault: faultproxy.Call, Times: -1, Call: func(_ context.Context, r faultproxy.Request) error {
+		err := unusable("the command elects its leader in the namespace %s, where other cases elect theirs: have it do so in {{.Namespace}}", r.Namespace)
+		s.stop(err)
+		return err
+	}})
+	if err != nil {
+		return err
+	}
 	// What is meant for another namespace is refused, and ends the scene.
 	_, err = s.Proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{If: s.elsewhere}, Fault: faultproxy.Call, Times: -1, Call: func(_ context.Context, r faultproxy.Request) error {
 		where := "in the namespace " + r.Namespace
@@ -435,7 +447,7 @@ func (s *scene) end(copy int) error {
 	case <-time.After(endWithin):
 		return &failure{kind: endless, detail: p.log()}
 	}
-	if code := p.ExitCode(); code != s.contract.Exit {
+	if code := p.ShellCode(); code != s.contract.Exit {
 		return &failure{kind: badEnd, code: code, detail: p.log()}
 	}
 	return nil
@@ -793,7 +805,10 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 		if wanted == nil {
 			wanted = last
 		}
-		n := len(s.requests(writes)) + len(s.outside.made())
+		n := len(s.outside.made())
+		if all := s.requests(writes); len(all) > 0 {
+			n += all[len(all)-1].ID // not their number: the proxy forgets the oldest of very many
+		}
 		if different = compare(wanted, now); s.free {
 			different = difference{} // its objects are its own
 		}
@@ -812,7 +827,7 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	}
 	switch {
 	case err == nil:
-		s.restFor = quietFor
+		s.restFor = time.Since(since)
 		s.atRest = s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(since) && asks(r) }})
 		return last, nil
 	case ctx.Err() != nil:

@@ -229,6 +229,18 @@ func (p *Process) ExitCode() int {
 	}
 }
 
+// ShellCode is what a shell, and a kubelet, call the end of the process: its exit code, or 128
+// and the number of the signal that has ended it; -1 if it has not ended yet.
+func (p *Process) ShellCode() int {
+	code := p.ExitCode()
+	if p.Ended() {
+		if status, ok := p.exec.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			code = 128 + int(status.Signal())
+		}
+	}
+	return code
+}
+
 // Signal sends a signal to the process alone, as Ctrl-C sends os.Interrupt.
 func (p *Process) Signal(sig os.Signal) error { return p.exec.Process.Signal(sig) }
 

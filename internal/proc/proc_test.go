@@ -54,6 +54,18 @@ func written(t *testing.T, file string) {
 	fatal.If(t, err)
 }
 
+func TestShellCode(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]int{"exit 3": 3, "kill -TERM $$": 143, "exit 143": 143} {
+		p, err := Start(t.Context(), bash(script))
+		fatal.If(t, err)
+		<-p.Done()
+		if got := p.ShellCode(); got != want {
+			t.Errorf("%s: %d, want %d", script, got, want)
+		}
+	}
+}
+
 func TestOutput(t *testing.T) {
 	c := bash("cat; echo $X; pwd; echo noise >&2")
 	c.Dir, c.Env, c.In = t.TempDir(), append(os.Environ(), "X=y"), strings.NewReader("in\n")
