@@ -64,10 +64,8 @@ type kept struct {
 // valid says whether v1's schema takes it, which nobody asks after a conversion.
 func (k kept) valid() bool {
 	different := len(slices.Compact(slices.Sorted(slices.Values(k.Toppings))))
-	if slices.ContainsFunc(k.Toppings, func(topping string) bool { return utf8.RuneCountInString(topping) > 63 }) {
-		return false
-	}
-	return different == len(k.Toppings) && different <= 10 && (k.Portions == nil || *k.Portions >= 0 && *k.Portions <= math.MaxInt32*PortionsPerPod)
+	tooLong := func(topping string) bool { return utf8.RuneCountInString(topping) > 63 }
+	return different == len(k.Toppings) && different <= 10 && !slices.ContainsFunc(k.Toppings, tooLong) && (k.Portions == nil || *k.Portions >= 0 && *k.Portions <= math.MaxInt32*PortionsPerPod)
 }
 
 // A spoke changes an object in place, all but its apiVersion.

@@ -114,7 +114,7 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 
 // leadsTo returns what tells one API server from another: its address and its CA.
 func leadsTo(kubeconfig string) (string, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := cluster.Config(kubeconfig)
 	if err != nil {
 		return "", err
 	}

@@ -132,7 +132,7 @@ func endEarly(ctx context.Context, s *scene) error {
 	err = s.end(0)
 	slow.Remove()
 	var f *failure
-	if errors.As(err, &f) && f.kind == badEnd && (f.code == -1 || f.code == 128+int(syscall.SIGTERM)) {
+	if errors.As(err, &f) && f.kind == badEnd && f.code == 128+int(syscall.SIGTERM) {
 		err = nil // the signal itself has ended it
 	}
 	return errors.Join(err, s.launch(0), s.working(ctx))

@@ -265,18 +265,6 @@ func (s *scene) prepare(ctx context.Context) error {
 	if err := s.Proxy.WriteKubeconfig(s.kubeconfig, s.ns, ""); err != nil {
 		return err
 	}
-	// Cases side by side would wait for each other's lease.
-	elects := faultproxy.Match{If: func(r faultproxy.Request) bool {
-		return s.sideBySide() && r.Write() && r.Resource == "leases" && r.Namespace != s.ns
-	}}
-	_, err = s.Proxy.Inject(faultproxy.Rule{Match: elects, Fault: faultproxy.Call, Times: -1, Call: func(_ context.Context, r faultproxy.Request) error {
-		err := unusable("the command elects its leader in the namespace %s, where other cases elect theirs: have it do so in {{.Namespace}}", r.Namespace)
-		s.stop(err)
-		return err
-	}})
-	if err != nil {
-		return err
-	}
 	// What is meant for another namespace is refused, and ends the scene.
 	_, err = s.Proxy.Inject(faultproxy.Rule{Match: faultproxy.Match{If: s.elsewhere}, Fault: faultproxy.Call, Times: -1, Call: func(_ context.Context, r faultproxy.Request) error {
 		where := "in the namespace " + r.Namespace
@@ -293,7 +281,10 @@ func (s *scene) prepare(ctx context.Context) error {
 // elsewhere says whether a request would write where the scene is not. A command that is not
 // told its namespace may meet what the cases before have left.
 func (s *scene) elsewhere(r faultproxy.Request) bool {
-	return isWrite(r) && r.Namespace != s.ns && (s.sideBySide() || !strings.HasPrefix(r.Namespace, prefix))
+	if s.sideBySide() { // cases would wait for each other's lease
+		return r.Namespace != s.ns && (isWrite(r) || r.Write() && r.Resource == "leases")
+	}
+	return r.Namespace != s.ns && isWrite(r) && !strings.HasPrefix(r.Namespace, prefix)
 }
 
 // sideBySide says whether the controller can be kept to one namespace.

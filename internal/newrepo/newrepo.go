@@ -49,9 +49,9 @@ func Create(root, dir string, names Names) (string, error) {
 	}
 	// Written beside its place and moved there, so that it is whole or not there. An empty
 	// folder stays the one that it is, because a shell may stand in it.
-	beside, exists := filepath.Dir(dir), false
+	beside, move := filepath.Dir(dir), os.Rename
 	if _, err := os.Stat(dir); err == nil {
-		beside, exists = dir, true
+		beside, move = dir, moveContent
 	}
 	temp, err := os.MkdirTemp(beside, ".new-")
 	if err != nil {
@@ -64,10 +64,6 @@ func Create(root, dir string, names Names) (string, error) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, f.text, f.mode)); err != nil {
 			return "", fmt.Errorf("writing the repository: %w", err)
 		}
-	}
-	move := os.Rename
-	if exists {
-		move = moveContent
 	}
 	if err := move(written, dir); err != nil {
 		return "", fmt.Errorf("DIR: %w", err)

@@ -53,7 +53,7 @@ export const inAddress = (name) => new URLSearchParams(location.search).get(name
 // The token comes in the fragment of the address, which browsers send to nobody, and stays in
 // this tab. A new tab of the same page asks the others.
 let token = '';
-token = await findToken();
+await findToken();
 
 async function findToken() {
   const tabs = new BroadcastChannel('workshop-token');
@@ -61,25 +61,21 @@ async function findToken() {
   if (found) history.replaceState(null, '', location.pathname + location.search);
   try {
     found ??= sessionStorage.getItem('workshop.token');
-  } catch { /* then each load needs the address */ }
+  } catch { /* as in setToken */ }
   found ||= await new Promise((done) => {
     tabs.onmessage = ({ data }) => data && done(data);
     tabs.postMessage('');
     setTimeout(done, 300, '');
   });
-  try {
-    sessionStorage.setItem('workshop.token', found);
-  } catch { /* as above */ }
+  setToken(found);
   tabs.onmessage = ({ data }) => data || !token || tabs.postMessage(token);
-  return found;
 }
 
-// forgetToken keeps one that make web no longer knows from new tabs.
-function forgetToken() {
-  token = '';
+function setToken(value) {
+  token = value;
   try {
-    sessionStorage.removeItem('workshop.token');
-  } catch { /* it was not stored */ }
+    sessionStorage.setItem('workshop.token', value);
+  } catch { /* then each load needs the address */ }
 }
 
 addEventListener('hashchange', () => {
@@ -95,7 +91,7 @@ export async function api(path, options = {}) {
     throw new Error('The workshop does not answer. Run make web again, and open the address that it prints.');
   }
   const text = await response.text();
-  if (response.status === 401) forgetToken();
+  if (response.status === 401) setToken(''); // make web no longer knows it, and a new tab must not get it
   if (!response.ok) throw Object.assign(new Error(text.trim() || `The server answers ${response.status} to ${path}.`), { code: response.status });
   return text ? JSON.parse(text) : null;
 }
