@@ -116,7 +116,7 @@ doctor:
 
 # Before there is any module: its program needs Go's standard library alone.
 unpack: go
-	@go run ./cmd/unpack "$$PACK"
+	@go run ./cmd/unpack "$${PACK/#\~\//$$HOME/}"
 
 # Its program needs nothing of Kubernetes, so it runs also where a move stopped half-way.
 upgrade: go
@@ -129,7 +129,9 @@ generate:
 test-proxy: go build
 	@READMES=proxy go test -p=1 -count=1 -v -timeout 60m -run 'TestREADME$$' ./0* ./1*
 
-clean: down
+# Whatever CLUSTER is: with .workshop goes what is known of each of them.
+clean:
+	@$(MAKE) --no-print-directory down CLUSTER=
 	@scripts/docker/engine.sh stop
 	@rm -rf .workshop
 

@@ -322,6 +322,7 @@ func TestRecordAuthor(t *testing.T) {
 	e := testenv.New(t)
 	crd := own(t, policyCRD, "author")
 	crdtest.Install(t, e, crd)
+	must(t)(resource(e, crd, "v1alpha1").Create(e.Context(), object(crd, "older", map[string]any{"podLabel": "x"}), strict))
 	policy, binding := &admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyBinding{}
 	readPair(t, "record-author.yaml", policy, binding)
 	name := "author." + e.Namespace + ".crd-yaml.k8s-go.openshift.org"
@@ -364,5 +365,13 @@ func TestRecordAuthor(t *testing.T) {
 	stored = must(t)(bert.Patch(e.Context(), "x", types.MergePatchType, []byte(`{"spec": {"requiredProbes": ["startup"]}}`), metav1.PatchOptions{}))
 	if got := stored.GetAnnotations()[key]; got != "anna" {
 		t.Errorf("after a change by bert the author is %q, want anna", got)
+	}
+	stored = must(t)(bert.Patch(e.Context(), "x", types.MergePatchType, []byte(`{"metadata": {"annotations": {"`+key+`": "bert"}}}`), metav1.PatchOptions{}))
+	if got := stored.GetAnnotations()[key]; got != "anna" {
+		t.Errorf("bert has made himself the author: %q, want anna", got)
+	}
+	stored = must(t)(bert.Patch(e.Context(), "older", types.MergePatchType, []byte(`{"spec": {"requiredProbes": ["startup"]}}`), metav1.PatchOptions{}))
+	if got, ok := stored.GetAnnotations()[key]; ok {
+		t.Errorf("an object that is older than the policy has got an author, %q", got)
 	}
 }

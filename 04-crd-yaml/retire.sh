@@ -16,26 +16,33 @@ switch_storage() {
 }
 
 # rewrite makes the server store every object again. Where an update changes nothing, the server writes
-# only if the object is stored in another version than the storage version. Then it has another
-# resourceVersion, by our own doing, because we send the one that we have read. That shows once that
-# the server has noticed the switch; from then on, what it does not store again is stored in the new
-# version already. (Of several API servers, each notices by itself.)
+# only if the object is stored in another version than the storage version, and so one write shows that
+# it has noticed the switch. Until then it stores in the old version what others create, so all objects
+# are listed after that. If no write shows it, there is nothing to write, or an earlier run has done it:
+# a server needs no six seconds. (Of several API servers each notices by itself: there, wait longer.)
 rewrite() {
-  local all namespace name try before after noticed=
-  all=$(kubectl get "$resource" --all-namespaces --output json)
+  local all namespace name object before after try
+  objects() { kubectl get "$resource" --all-namespaces --output json | jq --raw-output '.items[].metadata | "\(.namespace) \(.name)"'; }
+  # replaces an object with itself; fails if somebody was faster
+  again() {
+    object=$(kubectl get "$resource" "$name" --namespace "$namespace" --ignore-not-found --output json) || return
+    before=$(jq .metadata.resourceVersion <<<"$object") after=$before
+    [[ -n $object ]] || return 0 # deleted meanwhile
+    after=$(kubectl replace --filename - --output json <<<"$object" | jq .metadata.resourceVersion)
+  }
+  for ((try = 0; try < 30; try++)); do
+    if read -r namespace name < <(objects) && again && [[ $before != "$after" ]]; then break; fi
+    sleep 0.2
+  done
+  all=$(objects)
   while read -r namespace name; do
     for ((try = 0; try < 30; try++)); do
-      before=$(kubectl get "$resource" "$name" --namespace "$namespace" --ignore-not-found --output json)
-      [[ -n $before ]] || continue 2 # deleted meanwhile
-      if after=$(kubectl replace --filename - --output json <<<"$before"); then # or somebody was faster
-        [[ $(jq .metadata.resourceVersion <<<"$before$after" | uniq | wc -l) -eq 1 ]] || noticed=yes
-        [[ -z $noticed ]] || continue 2
-      fi
+      if again; then continue 2; fi
       sleep 0.2
     done
-    [[ -n $after ]] || { echo "error: $name in $namespace could not be stored again" >&2; return 1; }
-    noticed=yes # a server needs no six seconds: an earlier run has stored it again
-  done < <(jq --raw-output '.items[].metadata | "\(.namespace) \(.name)"' <<<"$all")
+    echo "error: $name in $namespace could not be stored again" >&2
+    return 1
+  done < <(grep . <<<"$all")
 }
 
 # remove_old tells the server that no object is stored in the old version, and

@@ -320,10 +320,6 @@ func checkGuard(c *check.C) {
 			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "there", types.MergePatchType, patch, dryPatch)
 			return err
 		},
-		"a ConfigMap was changed, and its finalizers, too": func() error {
-			_, err := c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "there", types.MergePatchType, []byte(`{"metadata": {"finalizers": ["k8s-go.openshift.org/mine"]}, "data": {"a": "b"}}`), dryPatch)
-			return err
-		},
 		"a Secret was created": func() error {
 			_, err := c.Client.CoreV1().Secrets(team).Create(ctx, &corev1.Secret{ObjectMeta: meta}, dry)
 			return err
@@ -364,6 +360,10 @@ func checkGuard(c *check.C) {
 		if !guarded(c, f()) {
 			c.Mistake("half a guard", want, what)
 		}
+	}
+	_, err = c.Client.CoreV1().ConfigMaps(team).Patch(ctx, "there", types.MergePatchType, []byte(`{"metadata": {"finalizers": ["k8s-go.openshift.org/mine"]}, "data": {"a": "b"}}`), dryPatch)
+	if !guarded(c, err) {
+		c.Fail(want, "a ConfigMap was changed, and its finalizers, too")
 	}
 	if !guarded(c, configMap(empty)) {
 		c.Mistake("some values", want, "a ConfigMap was created in a namespace whose label team has an empty value")
@@ -934,11 +934,16 @@ func (v converter) means(version string, was, there policyObject) {
 			v.Mistake("others' annotations lost", "in the other version, the annotations of "+shown(was), shown(there))
 		}
 	}
-	meaning := func(action, key any, probes []string, o policyObject) policyObject {
+	meaning := func(action, key any, probes []string) policyObject {
 		if action == "kill" {
 			key = nil // nobody reads it
 		}
-		return policyObject{"action": action, "key": key, "probes": strings.Join(probes, " "), "selector": at(o, "spec", "selector"), "eviction": at(o, "spec", "eviction")}
+		return policyObject{"action": action, "key": key, "probes": strings.Join(probes, " ")}
+	}
+	for _, same := range []string{"selector", "eviction"} {
+		if !reflect.DeepEqual(at(old, "spec", same), at(hub, "spec", same)) {
+			v.Fail("in the other version, the "+same+" of "+shown(was), shown(there))
+		}
 	}
 	var wanted []string
 	for _, name := range []string{"liveness", "readiness", "startup"} {
@@ -952,7 +957,7 @@ func (v converter) means(version string, was, there policyObject) {
 	} else if action == "kill" {
 		action = "a mark that kills"
 	}
-	if !reflect.DeepEqual(meaning(at(old, "spec", "action"), at(old, "spec", "podLabel"), probes(old), old), meaning(action, key, wanted, hub)) {
+	if !reflect.DeepEqual(meaning(at(old, "spec", "action"), at(old, "spec", "podLabel"), probes(old)), meaning(action, key, wanted)) {
 		v.Mistake("another meaning", "in the other version, what this means in "+version+": "+shown(was), shown(there))
 	}
 	if version == "v1alpha1" && at(there, "spec", "gracePeriodSeconds") != nil {
@@ -1054,10 +1059,16 @@ func checkQuota(c *check.C) {
 		const want, held = "10 replicas are allowed with a limit of 10, and so are 4", "they were refused"
 		all, err := own.IcecreamV1alpha1().Icecreams(metav1.NamespaceAll).List(c.Context(), metav1.ListOptions{})
 		c.Must(err)
-		if len(all.Items) > 0 { // of somebody else in this cluster
-			c.Mistake("other teams count", want, held)
+		others := int32(0) // of somebody else in this cluster
+		for _, o := range all.Items {
+			if others++; o.Spec.Replicas != nil {
+				others += *o.Spec.Replicas - 1
+			}
 		}
-		c.Fail(want, held)
+		if others == 0 || others > 1 && !q.refused(q.create(first, "probe", 9, dry)) { // then it is the limit itself that is refused
+			c.Fail(want, held)
+		}
+		c.Mistake("other teams count", want, held)
 	}
 	if q.refused(q.create(foreign, "lemon", 10, metav1.CreateOptions{})) {
 		c.Mistake("other teams count", "10 replicas for another team", "they were refused")
@@ -1089,6 +1100,9 @@ func checkQuota(c *check.C) {
 	}
 	if q.refused(set("vanilla", `{"spec": {"replicas": 6}}`)) {
 		c.Mistake("counts itself twice", "6 replicas in place of 4, which makes 10", "they were refused")
+	}
+	if _, err := there.Patch(c.Context(), "mint", types.MergePatchType, []byte(`{"spec": {"replicas": 2}}`), metav1.PatchOptions{}); !q.refused(err) {
+		c.Fail("2 replicas in place of 1 are refused, since that makes 11", "they were allowed")
 	}
 	if !q.refused(set("vanilla", `{"spec": {"replicas": 7}}`)) {
 		c.Mistake("another of its name", "7 replicas in place of 6 are refused, since that makes 11 with the 4 in another namespace, of which an Icecream called vanilla has 2", "they were allowed")

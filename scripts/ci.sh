@@ -84,7 +84,7 @@ on_kind() {
 }
 
 rest_on_kind() {
-  make up CLUSTER=kind || return
+  scripts/test-kind.sh || return
   if [[ -z ${CI_MINUTES:-} ]]; then
     SKIP=$containers make test-e2e CLUSTER=kind
     return
@@ -128,11 +128,12 @@ remove_leftovers() {
   fi
 }
 
-table=()
+table=() phase=
 # shellcheck disable=SC2317,SC2329 # called by trap
 finish() {
   local status=$?
   trap - EXIT INT TERM
+  if ((status && status != 130)) && [[ $phase == kind* ]]; then make logs CLUSTER=kind || true; fi # what the workflow keeps; there may be no cluster
   make down || status=1
   if [[ " ${phases[*]} " == *" engine "* ]]; then scripts/docker/engine.sh stop || status=1; fi
   printf '\n%-18s %6s  %s\n' PHASE TIME RESULT

@@ -99,7 +99,7 @@ if left=$(find "$tmp" -mindepth 1 | grep .); then
   printf 'new machine: left in TMPDIR:\n%s\n' "$left" >&2
   failed=1
 fi
-left=$(running "$home\$")
+left=$(running "$base/") # that of a control plane is in the clone
 if [[ -n $left ]]; then
   printf 'new machine: still running:\n%s\n' "$left" >&2
   failed=1

@@ -7,7 +7,7 @@ unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=$PWD/internal/web/diagrams
-renderer=$PWD/.workshop/diagrams
+renderer=$PWD/.workshop/diagrams-$(cat scripts/diagrams/* | git hash-object --stdin) # another one after a change
 used=()
 # One a file, without its fences.
 split=$(mktemp -d)
@@ -26,9 +26,11 @@ for file in "$split"/*/*/*; do
   if [[ -e $out/$name ]]; then continue; fi
   if [[ ! -d $renderer ]]; then
     command -v npm >/dev/null || { echo "error: the diagram of $readme has no picture yet: install Node.js 20 with npm, which draws it" >&2; exit 1; }
-    mkdir -p "$renderer"
-    cp scripts/diagrams/* "$renderer"
-    npm ci --prefix "$renderer" --ignore-scripts --no-audit --no-fund --silent || { rm -rf "$renderer"; exit 1; }
+    rm -rf "$PWD"/.workshop/diagrams*
+    mkdir -p "$renderer.new"
+    cp scripts/diagrams/* "$renderer.new"
+    npm ci --prefix "$renderer.new" --ignore-scripts --no-audit --no-fund --silent || { rm -rf "$renderer.new"; exit 1; }
+    mv "$renderer.new" "$renderer" # whole, or not there
   fi
   node "$renderer/render.mjs" <<<"$diagram" >"$out/$name.new" || { rm -f "$out/$name.new"; echo "error: the diagram of $readme could not be drawn" >&2; exit 1; }
   mv "$out/$name.new" "$out/$name"

@@ -105,7 +105,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	// From the last version that we saw, nothing is missing, as long as the
-	// server remembers: 75 seconds at least. After that it answers 410, and the way out
+	// server remembers: usually 75 seconds at least. After that it answers 410, and the way out
 	// is to list and compare. All that is what an informer does: step 03.
 	fmt.Println("watch again from the last version:")
 	_, err = follow(ctx, configMaps, last)

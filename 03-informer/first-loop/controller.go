@@ -83,8 +83,8 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 		return nil
 	case !wanted(source):
 		klog.FromContext(ctx).Info("Deleting the copy", "configMap", key)
-		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(found.UID))} // only this object, not a later one of its name
-		if err := client.Delete(ctx, found.Name, options); !apierrors.IsNotFound(err) {
+		onlyThis := &metav1.Preconditions{UID: &found.UID, ResourceVersion: &found.ResourceVersion} // neither a later one of its name, nor what it has become
+		if err := client.Delete(ctx, found.Name, metav1.DeleteOptions{Preconditions: onlyThis}); !apierrors.IsNotFound(err) {
 			return err
 		}
 		return nil // the garbage collector was quicker

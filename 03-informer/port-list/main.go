@@ -119,7 +119,7 @@ func reconcile(ctx context.Context, client kubernetes.Interface, service *corev1
 		_, err = lists.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta, Data: data}, metav1.CreateOptions{})
 	case list == nil || !metav1.IsControlledBy(list, service): // somebody else's
 	case !wanted:
-		err = lists.Delete(ctx, list.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(list.UID))})
+		err = lists.Delete(ctx, list.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &list.UID, ResourceVersion: &list.ResourceVersion}})
 	case !equality.Semantic.DeepEqual(list.Data, data):
 		list = list.DeepCopy()
 		list.Data = data

@@ -98,6 +98,7 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 			continue
 		}
 		fmt.Println("watching")
+		began, events := time.Now(), 0
 		for event := range w.ResultChan() {
 			cm, ok := event.Object.(*corev1.ConfigMap)
 			if !ok {
@@ -108,6 +109,7 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 				}
 				break // nothing comes after an ERROR
 			}
+			events++
 			version = cm.ResourceVersion
 			fmt.Printf("%s %s=%s\n", event.Type, cm.Name, cm.Data["v"])
 			if event.Type == watch.Deleted {
@@ -121,6 +123,9 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 			}
 		}
 		w.Stop()
+		if version != "" && events == 0 && time.Since(began) < time.Second { // something on the way ends each watch at once
+			pause(ctx)
+		}
 	}
 	return nil
 }

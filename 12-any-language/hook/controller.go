@@ -188,8 +188,8 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 	}
 	for _, child := range have {
 		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
-			uid := child.GetUID() // not of one that has got the name since
-			if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); !apierrors.IsNotFound(err) {
+			uid, version := child.GetUID(), child.GetResourceVersion() // neither of one that has got the name since, nor of what it has become
+			if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}); !apierrors.IsNotFound(err) {
 				errs = append(errs, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,7 +37,8 @@ type lab struct {
 	client  kubernetes.Interface
 	objects versioned.Interface
 	audit   *audit
-	dir     string // for what the cases need, removed at the end
+	lock    *flock.Flock // of the cluster's name: another make chaos would remove it
+	dir     string       // for what the cases need, removed at the end
 }
 
 // openLab starts the cluster and builds the programs. close has to follow, also
@@ -46,6 +49,14 @@ func openLab(ctx context.Context) (*lab, error) {
 	if l.ws, err = workspace.Find(); err != nil {
 		return l, err
 	}
+	if err := os.MkdirAll(l.ws.Path("chaos"), 0o755); err != nil {
+		return l, err
+	}
+	lock := flock.New(l.ws.Path("chaos", "lock"))
+	if free, err := lock.TryLock(); err != nil || !free {
+		return l, cmp.Or(err, errors.New("another make chaos of this clone runs: wait for it to end"))
+	}
+	l.lock = lock
 	if l.dir, err = os.MkdirTemp("", "chaos"); err != nil {
 		return l, err
 	}
@@ -92,6 +103,9 @@ func (l *lab) close() error {
 	}
 	if l.dir != "" {
 		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	if l.lock != nil {
+		errs = append(errs, l.lock.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -8,18 +8,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/offline/archive"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interrupt.Context()
 	err := run(ctx, os.Args[1:])
 	interrupted := ctx.Err() != nil
 	stop()
@@ -79,6 +78,10 @@ func load(ctx context.Context, dir, image string) error {
 			errs = append(errs, fmt.Errorf("%s: %w: %s", engine, err, strings.TrimSpace(string(output))))
 		}
 	}
-	fmt.Printf("Note: no container engine took the node image %s, so use CLUSTER=kwok, or start Docker and unpack again (%v)\n", image, errors.Join(errs...))
+	why := "none is installed"
+	if len(errs) > 0 {
+		why = errors.Join(errs...).Error()
+	}
+	fmt.Printf("Note: no container engine took the node image %s, so use CLUSTER=kwok, or start Docker and unpack again (%s)\n", image, why)
 	return os.RemoveAll(dir)
 }

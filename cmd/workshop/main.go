@@ -2,24 +2,18 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/k8s-go/workshop/internal/command"
 	"github.com/k8s-go/workshop/internal/exercise/runner"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/proc"
 )
 
 func main() {
-	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup does that
-		ends = append(ends, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), ends...)
+	ctx, stop := interrupt.Context()
 	ctx, cancel := proc.EndWithReader(ctx)
 	defer cancel()
 	err := command.Run(ctx, os.Args[1:])

@@ -247,12 +247,17 @@ type Parts struct {
 }
 
 // Fetch builds or pulls whatever Up needs and is not there yet. It starts nothing.
-func (c *Cluster) Fetch(ctx context.Context, out io.Writer) (Parts, error) {
+func (c *Cluster) Fetch(ctx context.Context, out io.Writer) (parts Parts, err error) {
+	unlock, _, err := lock(ctx, c.ws, out) // another command may build the same
+	if err != nil {
+		return Parts{}, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	names := append(c.p.binaries(), "kubectl")
 	if err := pinned.ControlPlane.Build(ctx, c.ws, out, names...); err != nil {
 		return Parts{}, err
 	}
-	parts, err := c.p.fetch(ctx, out)
+	parts, err = c.p.fetch(ctx, out)
 	parts.Files = append(parts.Files, pinned.ControlPlane.Files(names...)...)
 	return parts, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/nodeimage"
 	"github.com/k8s-go/workshop/internal/pinned"
+	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -56,12 +57,23 @@ func (k *kind) dir(elem ...string) string {
 	return k.ws.Path(append([]string{"kind"}, elem...)...)
 }
 
+// made returns which engine holds the cluster of this clone, and its name there. Another engine may be
+// the first that answers by now, and a clone that was moved has another ID.
+func (k *kind) made() (of []string, name string) {
+	data, _ := os.ReadFile(k.dir("made"))
+	if made := strings.Fields(string(data)); len(made) == 2 {
+		return made[:1], made[1]
+	}
+	return nil, k.ws.ID()
+}
+
 // engine finds the container engine once.
 func (k *kind) engine(ctx context.Context) (engine.Engine, error) {
 	if k.found != nil {
 		return *k.found, nil
 	}
-	e, err := engine.Find(ctx)
+	of, _ := k.made()
+	e, err := engine.Find(ctx, of...)
 	if err == nil {
 		k.found = &e
 	}
@@ -118,27 +130,44 @@ func (k *kind) status(ctx context.Context) Status {
 	if err != nil || len(nodes) == 0 {
 		return Status{Broken, "not started completely, or its node is gone"}
 	}
-	if want := os.Getenv("K8S_VERSION"); want != "" && !strings.Contains(string(image), ":v"+want+".") {
-		return Status{Broken, fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)}
-	}
-	if os.Getenv("AUDIT_POLICY") != "" {
-		want, err := auditPolicy()
-		if err != nil {
-			return Status{Broken, err.Error()}
-		}
-		if policy, err := os.ReadFile(k.dir("audit", "policy.yaml")); err != nil || !bytes.Equal(policy, want) {
-			return Status{Broken, "its audit policy is not that of AUDIT_POLICY"}
-		}
+	if other := k.other(string(image)); other != "" {
+		return Status{Broken, other}
 	}
 	if err := Healthy(ctx, k.kubeconfig()); err != nil {
 		return Status{Broken, err.Error()}
 	}
-	return Status{Ready, fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)}
+	detail := fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)
+	if own, _, _, err := k.versions(); err == nil && os.Getenv("K8S_VERSION") == "" && !runs(string(image), own) {
+		detail += fmt.Sprintf("; this clone is for Kubernetes %s, which make down and make up give you", own)
+	}
+	return Status{Ready, detail}
+}
+
+// runs reports whether a node image is of a minor version, such as 1.36.
+func runs(image, version string) bool { return strings.Contains(image, ":v"+version+".") }
+
+// other says how the cluster that was made from an image differs from what is asked for, or "".
+func (k *kind) other(image string) string {
+	if want := os.Getenv("K8S_VERSION"); want != "" && !runs(image, want) {
+		return fmt.Sprintf("it runs %s, K8S_VERSION asks for %s", image, want)
+	}
+	if os.Getenv("AUDIT_POLICY") == "" {
+		return ""
+	}
+	want, err := auditPolicy()
+	if err != nil {
+		return err.Error()
+	}
+	if policy, err := os.ReadFile(k.dir("audit", "policy.yaml")); err != nil || !bytes.Equal(policy, want) {
+		return "its audit policy is not that of AUDIT_POLICY"
+	}
+	return ""
 }
 
 // nodes lists the containers of the cluster, also of one that was left half-made.
 func (k *kind) nodes(ctx context.Context, e engine.Engine) ([]string, error) {
-	output, err := e.Run(ctx, "ps", "--all", "--quiet", "--filter", "label=io.x-k8s.kind.cluster="+k.ws.ID())
+	_, name := k.made()
+	output, err := e.Run(ctx, "ps", "--all", "--quiet", "--filter", "label=io.x-k8s.kind.cluster="+name)
 	return strings.Fields(output), err
 }
 
@@ -153,30 +182,60 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if err := diskspace.Require(k.ws.Path(), 3<<30, "a kind cluster"); err != nil {
 		return err
 	}
-	if before.State == Broken {
-		fmt.Fprintf(out, "Making a new kind cluster: %s\n", before.Detail)
+	start := time.Now()
+	if image, err := os.ReadFile(k.dir("image")); err == nil && k.other(string(image)) == "" {
+		fmt.Fprintf(out, "Repairing the kind cluster: %s\n", before.Detail)
+		err := k.revive(ctx, e)
+		if err == nil {
+			fmt.Fprintf(out, "kind cluster repaired in %.1fs; its objects are still there\n", time.Since(start).Seconds())
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		before.Detail = fmt.Sprintf("it could not be repaired (%v)", err)
 	}
+	// First what may fail: until then, a cluster that is there stays.
 	policy, err := auditPolicy()
 	if err != nil {
-		return err
-	}
-	// A half-made cluster of a run that was killed goes first.
-	if err := k.down(ctx, io.Discard); err != nil {
 		return err
 	}
 	parts, err := k.fetch(ctx, out)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(k.dir(), 0o755); err != nil {
+	if before.State == Broken {
+		fmt.Fprintf(out, "Making a new kind cluster: %s\n", before.Detail)
+	}
+	// Also a half-made one of a run that was killed.
+	if err := k.down(ctx, io.Discard); err != nil {
 		return err
 	}
-	start := time.Now()
+	if err := errors.Join(os.MkdirAll(k.dir(), 0o755), os.WriteFile(k.dir("made"), []byte(e.Name+" "+k.ws.ID()), 0o644)); err != nil {
+		return err
+	}
+	start = time.Now()
 	if err := k.create(ctx, parts.Image, policy, out); err != nil {
 		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
 	}
 	fmt.Fprintf(out, "kind cluster started in %.1fs\n", time.Since(start).Seconds())
 	return nil
+}
+
+// revive starts what the engine has stopped, and gives a cluster that was whole the time
+// which it needs after a restart of the machine.
+func (k *kind) revive(ctx context.Context, e engine.Engine) error {
+	nodes, err := k.nodes(ctx, e)
+	if err == nil && len(nodes) == 0 {
+		err = errors.New("its node is gone")
+	}
+	if err == nil {
+		_, err = e.Run(ctx, append([]string{"start"}, nodes...)...)
+	}
+	if err == nil {
+		err = poll.Until(ctx, time.Second, time.Minute, func(ctx context.Context) error { return Healthy(ctx, k.kubeconfig()) })
+	}
+	return err
 }
 
 // image returns the node image for K8S_VERSION: the released one if it is here or
@@ -355,7 +414,8 @@ func (k *kind) loadImages(ctx context.Context, _ io.Writer, images []string) err
 		} else if _, err := e.Run(ctx, "image", "inspect", image); err != nil {
 			return fmt.Errorf("%s is neither a file nor an image of %s: build it or pull it first: %w", image, e.Name, err)
 		}
-		if err := k.run(ctx, "load", what, image, "--name", k.ws.ID()); err != nil {
+		_, name := k.made()
+		if err := k.run(ctx, "load", what, image, "--name", name); err != nil {
 			return fmt.Errorf("loading %s: %w", image, err)
 		}
 	}
@@ -385,7 +445,8 @@ func (k *kind) explain(ctx context.Context, command string, err error, output st
 	if writeErr := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(output), 0o644)); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
-	if _, engineErr := engine.Find(ctx); engineErr != nil {
+	of, _ := k.made()
+	if _, engineErr := engine.Find(ctx, of...); engineErr != nil {
 		return fmt.Errorf("kind %s: the container engine went away meanwhile: %w", command, engineErr)
 	}
 	message := "no message"
@@ -427,7 +488,8 @@ func (k *kind) exportLogs(ctx context.Context, dir string) error {
 	if err := kindTool.Build(ctx, k.ws, io.Discard, "kind"); err != nil {
 		return err
 	}
-	err := k.run(ctx, "export", "logs", dir, "--name", k.ws.ID())
+	_, name := k.made()
+	err := k.run(ctx, "export", "logs", dir, "--name", name)
 	// kind fails if any of its commands does, such as crictl images, which our
 	// own node image does not have; the logs are there all the same.
 	nodes, _ := os.ReadDir(dir)

@@ -191,6 +191,9 @@ func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "It could not be repaired (%v); starting a new one\n", err)
 		verb = "started anew"
+	} else if err == nil {
+		fmt.Fprintf(out, "The %s cluster is of other versions or options than are asked for now; starting a new one, without its objects\n", k.name())
+		verb = "started anew"
 	}
 	if err := k.create(ctx, stamp); err != nil {
 		// Removed also when it was Ctrl-C that ended it.

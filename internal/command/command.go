@@ -319,16 +319,25 @@ func examine(ctx context.Context, ws workspace.Workspace, args []string) error {
 
 // makePack writes an archive with all that a machine without a network needs.
 func makePack(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), os.Getenv("PACK"), os.Stdout)
+	return offline.Pack(ctx, ws, os.Getenv("CLUSTER"), pathOf("PACK"), os.Stdout)
 }
 
 // showBoard shows a trainer the learners' progress files in a folder.
 func showBoard(ctx context.Context, _ workspace.Workspace, _ []string) error {
-	dir := os.Getenv("DIR")
+	dir := pathOf("DIR")
 	if dir == "" {
 		return errors.New("which folder? Give it as DIR=/path/of/a/share, where each learner writes make -s progress JSON=1 >/path/of/a/share/anna.json")
 	}
 	return board.Watch(ctx, dir, os.Stdout)
+}
+
+// pathOf returns a variable that names a file or a folder. DIR=~/room is what bash makes a whole path of, and other shells leave.
+func pathOf(variable string) string {
+	path := os.Getenv(variable)
+	if home, err := os.UserHomeDir(); err == nil && strings.HasPrefix(path, "~/") {
+		path = filepath.Join(home, path[2:])
+	}
+	return path
 }
 
 // execute runs a program to its end and shows its output. An interrupt reaches

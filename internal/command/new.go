@@ -12,7 +12,7 @@ import (
 // newRepository writes a repository for a controller of one's own.
 func newRepository(_ context.Context, ws workspace.Workspace, _ []string) error {
 	names := newrepo.Names{Group: os.Getenv("GROUP"), Kind: os.Getenv("KIND"), Module: os.Getenv("MODULE")}
-	dir, err := newrepo.Create(ws.Root, os.Getenv("DIR"), names)
+	dir, err := newrepo.Create(ws.Root, pathOf("DIR"), names)
 	if err != nil {
 		return fmt.Errorf("make new GROUP= KIND= DIR= [MODULE=]: %w", err)
 	}

@@ -259,9 +259,9 @@ func runTests(ctx context.Context, ws workspace.Workspace, env []string, package
 // env has its own say: that leaves a twentieth of the processor to others.
 func quickly(env []string) []string { return append([]string{"GOGC=400", "GOMEMLIMIT=1GiB"}, env...) }
 
-// runJobs runs the tests; with RERUN set, as in CI, a few that fail run once more.
+// runJobs runs the tests, of which ONLY has to name one. With RERUN set, as in CI, a few that fail run once more.
 func runJobs(ctx context.Context, ws workspace.Workspace, env []string, jobs, seats [][]string) error {
-	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Jobs: jobs, Seats: seats, Rerun: os.Getenv("RERUN") != ""}.Tests(ctx)
+	return testrun.Run{Dir: ws.Root, Env: env, Out: os.Stdout, Jobs: jobs, Seats: seats, Chosen: os.Getenv("ONLY") != "", Rerun: os.Getenv("RERUN") != ""}.Tests(ctx)
 }
 
 // bench runs the benchmarks, or those of one step, one package after the other, on a

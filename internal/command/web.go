@@ -95,7 +95,7 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		}
 		return look
 	}
-	options.Board, options.Place, options.Follow = os.Getenv("DIR"), os.Getenv("PLACE"), os.Getenv("FOLLOW")
+	options.Board, options.Place, options.Follow = pathOf("DIR"), pathOf("PLACE"), pathOf("FOLLOW")
 	options.Env = append(workspace.Without(c.Environ(), lesson.PrefixVariable, "DIR", "PLACE", "FOLLOW", "PORT", "HOST", "KUBECONFIG", "KUBECACHEDIR"),
 		prefix.Environ(), "KUBECONFIG="+kubeconfig, "KUBECACHEDIR="+filepath.Join(dir, "kubectl-cache"), report.Variable+"="+socket)
 	reach := "Only this machine reaches it, and only with this token."
@@ -143,7 +143,7 @@ func forwardedOrigin(host string) (string, error) {
 	}
 	u, err := url.Parse(strings.ToLower(host))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Path+u.RawQuery+u.Fragment != "" || strings.Contains(u.Host, "*") {
-		return "", fmt.Errorf("HOST=%s is not the beginning of an address: give scheme, name and port as your browser shows them, such as HOST=https://learner-8080.example.org", host)
+		return "", fmt.Errorf("HOST=%s is not the beginning of an address: give scheme, name and port as your browser shows them, such as HOST=https://learner-8080.example.org, or nothing if HOST is not meant for this: make web HOST=", host)
 	}
 	// As browsers write it.
 	return u.Scheme + "://" + strings.TrimSuffix(u.Host, map[string]string{"http": ":80", "https": ":443"}[u.Scheme]), nil

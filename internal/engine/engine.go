@@ -22,11 +22,14 @@ type Engine struct {
 // names are the engines that kind supports, in its order of preference.
 var names = []string{"docker", "podman", "nerdctl"}
 
-// Find returns the first engine that answers. The error says for each that is
-// installed why it does not.
-func Find(ctx context.Context) (Engine, error) {
+// Find returns the first engine that answers, of all that kind supports or of these. The error says
+// for each that is installed why it does not.
+func Find(ctx context.Context, of ...string) (Engine, error) {
 	var reasons []string
-	for _, name := range names {
+	if len(of) == 0 {
+		of = names
+	}
+	for _, name := range of {
 		if _, err := exec.LookPath(name); err != nil {
 			continue
 		}

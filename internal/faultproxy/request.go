@@ -22,6 +22,7 @@ type Request struct {
 	Remote    string // the client's address and port
 	Path      string
 	Query     string
+	Content   string // the type of its body, as its header says
 
 	Started time.Time
 	Took    time.Duration // zero while it is under way
@@ -72,7 +73,7 @@ func (r Request) String() string {
 }
 
 func describe(r *http.Request) Request {
-	req := Request{UserAgent: r.UserAgent(), Remote: r.RemoteAddr, Path: r.URL.Path, Query: r.URL.RawQuery, Started: time.Now(), Verb: strings.ToLower(r.Method)}
+	req := Request{UserAgent: r.UserAgent(), Remote: r.RemoteAddr, Path: r.URL.Path, Query: r.URL.RawQuery, Content: r.Header.Get("Content-Type"), Started: time.Now(), Verb: strings.ToLower(r.Method)}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch { // leave what comes after the version
 	case parts[0] == "api" && len(parts) > 2:

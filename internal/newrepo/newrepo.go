@@ -93,9 +93,6 @@ func target(root, dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("DIR is missing: the folder of the new repository, such as DIR=/path/to/widgets")
 	}
-	if home, err := os.UserHomeDir(); err == nil && strings.HasPrefix(dir, "~/") { // some shells leave that as it is
-		dir = filepath.Join(home, dir[2:])
-	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("DIR: %w", err)

@@ -96,6 +96,13 @@ func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	if file == "" {
+		file = ws.Path(fmt.Sprintf("workshop-%s-%s-%.10s.tar.gz", m.OS, m.Arch, m.Commit))
+	}
+	// All of it takes minutes, and where the pack is to go may be a stick.
+	if err := diskspace.Require(filepath.Dir(file), 1<<30, "a pack"); err != nil {
+		return fmt.Errorf("PACK=%s: %w", file, err)
+	}
 	files := map[string]string{}
 	if err := addModules(ctx, ws, dir, files); err != nil {
 		return err
@@ -103,9 +110,6 @@ func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io
 	fmt.Fprintf(out, "%d files of Go modules\n", len(files))
 	if m.Image, err = addClusters(ctx, ws, want, dir, files, out); err != nil {
 		return err
-	}
-	if file == "" {
-		file = ws.Path(fmt.Sprintf("workshop-%s-%s-%.10s.tar.gz", m.OS, m.Arch, m.Commit))
 	}
 	size, err := write(ctx, file, m, files)
 	if err != nil {

@@ -37,6 +37,8 @@ type Run struct {
 	// of its jobs, such as a cluster of its own. Without seats all jobs run side by side.
 	Seats [][]string
 
+	Chosen bool // the jobs name tests, so that none is an error
+
 	// Rerun runs a few tests that failed once more, alone, and the run is green if they
 	// pass. It names them.
 	Rerun bool
@@ -102,6 +104,9 @@ func (r Run) once(ctx context.Context) (failed []failure, err error) {
 		return nil, context.Cause(ctx)
 	}
 	d.summary(tests)
+	if r.Chosen && err == nil && tests.Total() == 0 {
+		err = errors.New("no test has such a name")
+	}
 	if err == nil {
 		failed = r.again(tests, errs)
 	}

@@ -144,6 +144,16 @@ func TestAllWell(t *testing.T) {
 	}
 }
 
+func TestNoTestOfThatName(t *testing.T) {
+	t.Parallel()
+	for name, found := range map[string]bool{"TestGood": true, "TestGod": false} {
+		_, err := Run{Dir: module(t), Jobs: [][]string{{"-run=" + name, "./good"}}, Chosen: true}.shown(t.Context(), t)
+		if (err == nil) != found {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
 // Whatever a failure is, its cause is shown, the run is red, and the other lane
 // and the other packages go on.
 func TestFailures(t *testing.T) {

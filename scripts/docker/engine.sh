@@ -30,6 +30,14 @@ start() {
     echo "Installing a Docker engine"
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends docker.io iptables jq >/dev/null
+    for _ in {1..25}; do # where there is systemd, the package has started it
+      if [[ ! -d /run/systemd/system ]] || answers; then break; fi
+      sleep 0.2
+    done
+    if answers; then
+      echo "Docker engine $(docker version --format '{{.Server.Version}}') started"
+      return
+    fi
   fi
   mkdir -p "$state"
 
@@ -42,7 +50,7 @@ start() {
     options+=(--add-runtime "without-sys-resource=$PWD/scripts/docker/runc-wrapper.sh" --default-runtime without-sys-resource)
   fi
   # A pid file of an engine that was killed would keep a new one from starting.
-  rm -f /var/run/docker.pid
+  rm -f "$pidfile"
   setsid nohup dockerd --pidfile "$pidfile" "${options[@]}" </dev/null >"$state/dockerd.log" 2>&1 &
   for _ in {1..150}; do # thirty seconds; it takes about two
     if answers; then

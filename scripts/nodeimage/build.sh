@@ -28,11 +28,13 @@ quietly() {
     return 1
   }
 }
-container="" built=()
+container="" built=() theirs=()
 
 cleanup() {
   if [[ -n $container ]]; then docker rm --force --volumes "$container" >/dev/null 2>&1 || true; fi
   if [[ ${#built[@]} -gt 0 ]]; then docker rmi --force "${built[@]}" >/dev/null 2>&1 || true; fi
+  local kept
+  for kept in "${theirs[@]}"; do docker tag "${kept% *}" "${kept#* }" || true; done
   # Layers of a build that was interrupted or replaced.
   docker image prune --force --filter label=dev.k8s-go.workshop.node-image-part >/dev/null 2>&1 || true
   rm -rf "$context"
@@ -109,6 +111,8 @@ for name in "${names[@]}"; do
   *) put "$BIN/$program" "$dir" "/usr/local/bin/$program" ;;
   esac
   chmod -R go+rX "$dir" # the binaries may have been built under another umask
+  # The engine may hold the published image of that name, which gets its name back.
+  if old=$(docker image inspect --format '{{.Id}}' "$name" 2>/dev/null); then theirs+=("$old $name"); fi
   printf 'FROM scratch\nCOPY . /\n%s\n' "$entrypoint" |
     quietly docker build --tag "$name" --file - "$dir"
   built+=("$name")

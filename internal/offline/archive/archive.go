@@ -51,13 +51,17 @@ const manifestName = "manifest.json"
 // Pins identifies the modules that a clone asks for: same pins, same pack.
 func Pins(root string) (string, error) {
 	h := sha256.New()
-	for _, module := range []string{".", "scripts/codegen", "scripts/controlplane"} {
-		for _, name := range []string{"go.mod", "go.sum"} {
-			data, err := os.ReadFile(filepath.Join(root, module, name))
+	for _, pattern := range []string{"go.mod", "go.sum", "scripts/*/go.mod", "scripts/*/go.sum", "[0-9][0-9]-*/*/go.mod", "[0-9][0-9]-*/*/go.sum"} {
+		names, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			return "", err
+		}
+		for _, name := range names {
+			data, err := os.ReadFile(filepath.Join(root, name))
 			if err != nil {
 				return "", err
 			}
-			fmt.Fprintf(h, "%s/%s %d\n", module, name, len(data))
+			fmt.Fprintf(h, "%s %d\n", name, len(data))
 			h.Write(data)
 		}
 	}

@@ -114,6 +114,7 @@ func TestRefusesForeignPacks(t *testing.T) {
 		{"another system", func(m *Machine) { m.OS = "darwin" }, "for linux/amd64, and this machine is darwin/amd64"},
 		{"another architecture", func(m *Machine) { m.Arch = "arm64" }, "for linux/amd64, and this machine is linux/arm64"},
 		{"other modules", func(m *Machine) { write(t, filepath.Join(m.Clone, "go.sum"), "other\n") }, "git checkout 0123456789abcdef"},
+		{"other modules of a step", func(m *Machine) { write(t, filepath.Join(m.Clone, "10-step", "project", "go.mod"), "other\n") }, "git checkout 0123456789abcdef"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			to := clone(t, "module\n")
