@@ -25,51 +25,18 @@ import (
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
-// grant binds rules to a service account of the check's namespace.
-func grant(c *check.C, account string, rules ...rbacv1.PolicyRule) error {
-	_, err := c.Client.RbacV1().Roles(c.Namespace).Create(c.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: account}, Rules: rules}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	_, err = c.Client.RbacV1().RoleBindings(c.Namespace).Create(c.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: account},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: account},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: c.Namespace}}}, metav1.CreateOptions{})
-	return err
-}
-
-// may asks the API server what a service account of the check's namespace may do there.
-func may(c *check.C, account string, what authorizationv1.ResourceAttributes) bool {
-	what.Namespace = c.Namespace
-	review, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(c.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + c.Namespace + ":" + account, ResourceAttributes: &what}}, metav1.CreateOptions{})
-	c.Must(err)
-	return review.Status.Allowed
-}
-
-// settled waits until the API server's authorizer knows all roles and bindings that were
-// created so far: it learns of them in order, so a last one is enough.
-func settled(c *check.C) {
-	c.Must(grant(c, "last", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}}))
-	c.Must(c.Until(time.Minute, func(context.Context) error {
-		if !may(c, "last", authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets"}) {
-			return errors.New("the authorizer does not know the last role")
-		}
-		return nil
-	}))
-}
-
 // checkScale asks the API server what the rule allows.
 func checkScale(c *check.C) {
 	var role rbacv1.Role
 	c.ReadYAML("role.yaml", "a Role", &role)
-	if err := grant(c, "autoscaler", role.Rules...); apierrors.IsInvalid(err) {
+	if err := rights.Grant(c, "autoscaler", role.Rules...); apierrors.IsInvalid(err) {
 		c.Fail("a role that the server takes", err.Error())
 	} else {
 		c.Must(err)
 	}
-	settled(c)
+	rights.Settled(c)
 	allowed := func(verb, group, resource, subresource string) bool {
-		return may(c, "autoscaler", authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: "any"})
+		return rights.May(c, "autoscaler", authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Name: "any"})
 	}
 	for _, verb := range []string{"update", "patch"} {
 		if allowed(verb, "apps", "deployments", "") {
@@ -156,11 +123,11 @@ func checkLogs(c *check.C) {
 	get := func(resource string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"}}
 	}
-	c.Must(grant(c, "support", get("pods/log")))
-	c.Must(grant(c, "viewer", get("pods")))
+	c.Must(rights.Grant(c, "support", get("pods/log")))
+	c.Must(rights.Grant(c, "viewer", get("pods")))
 	some := get("pods/log")
 	some.ResourceNames = []string{"web", "any", "pod", "my-pod", "test", "example", "nginx", "icecream"}
-	c.Must(grant(c, "some", some))
+	c.Must(rights.Grant(c, "some", some))
 	everywhere := metav1.ObjectMeta{Name: c.Namespace + "-logs"}
 	rbac := c.Client.RbacV1()
 	c.AtEnd(
@@ -176,9 +143,9 @@ func checkLogs(c *check.C) {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "everywhere", Namespace: c.Namespace}}}, metav1.CreateOptions{})
 	c.Must(err)
-	settled(c)
+	rights.Settled(c)
 	c.Must(c.Until(time.Minute, func(context.Context) error {
-		if !may(c, "everywhere", authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Subresource: "log"}) {
+		if !rights.May(c, "everywhere", authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Subresource: "log"}) {
 			return errors.New("the authorizer does not know the ClusterRoleBinding")
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/k8s-go/workshop/09-outside/client"
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
@@ -65,4 +67,41 @@ func TestShelfLetsGo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that was killed has left a room closed, and now nobody can say how large it is to be.
+func TestShelfOpensTheRoomOfAnUnreadableSize(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	store := open(t, e)
+	cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
+	e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
+		Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
+	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
+	_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}}, Data: map[string]string{"pallets": "3"}}, metav1.CreateOptions{})
+	fatal.If(t, err)
+	e.Eventually(time.Minute, func(context.Context) error {
+		if len(store.rooms()) != 1 {
+			return errors.New("there is " + listed(store.rooms()))
+		}
+		return nil
+	})
+	id := store.rooms()[0].Id
+	state := func(want client.RoomState) func(context.Context) error {
+		return func(context.Context) error {
+			var room client.Room
+			if store.call("GET", "/v1/rooms/"+id, nil, nil, &room); room.State != want {
+				return fmt.Errorf("the room is %s", room.State)
+			}
+			return nil
+		}
+	}
+	e.Eventually(time.Minute, state(client.Ready))
+	if code := store.call("POST", "/v1/rooms/"+id+"/close", nil, nil, nil); code != http.StatusOK {
+		t.Fatalf("closing it: %d", code)
+	}
+	fatal.If(t, state(client.Closed)(e.Context()))
+	_, err = maps.Patch(e.Context(), "fish", types.MergePatchType, []byte(`{"data":{"pallets":"ten"}}`), metav1.PatchOptions{})
+	fatal.If(t, err)
+	e.Eventually(time.Minute, state(client.Ready))
 }

@@ -209,6 +209,9 @@ func right(c *check.C, when, name string, uid types.UID, replicas int32, budgets
 		why := "; a drain may take " + most.String() + " pods at a time"
 		if most.Type == intstr.String {
 			why = "; a percentage lets the more pods go, the more there are"
+			if !strings.HasSuffix(most.StrVal, "%") {
+				why = "; that is a string, where a number is wanted"
+			}
 		}
 		c.Fail(expected, held+why)
 	}

@@ -87,10 +87,10 @@ func run(ctx context.Context, namespace string) error {
 	klog.FromContext(ctx).Info("Working", "namespace", namespace)
 	var workers sync.WaitGroup
 	for range 2 {
-		workers.Go(func() { c.work(context.WithoutCancel(ctx)) }) // an interrupt cuts off no write
+		workers.Go(func() { c.work(ctx) })
 	}
 	<-ctx.Done()
-	c.queue.ShutDown() // the workers finish what is queued
+	c.queue.ShutDown() // which ends a worker that waits for a key
 	workers.Wait()
 	return nil
 }
@@ -120,10 +120,10 @@ func (c *controller) enqueueFor(d cache.ObjectName) {
 func (c *controller) work(ctx context.Context) {
 	for {
 		key, shutdown := c.queue.Get()
-		if shutdown {
+		if shutdown || ctx.Err() != nil { // what is queued, the next process finds again
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a server that does not answer must not keep the worker
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second) // an interrupt cuts off no write, a silent server keeps no worker
 		if err := c.reconcile(ctx, key); err == nil {
 			c.queue.Forget(key)
 		} else {

@@ -54,10 +54,7 @@ func (s *shelf) reconcile(ctx context.Context, key cache.ObjectName) (time.Durat
 	if _, ok := cm.Labels["shelf"]; !ok && !slices.Contains(cm.Finalizers, finalizer) {
 		return 0, nil
 	}
-	pallets, err := strconv.Atoi(cm.Data["pallets"])
-	if err != nil && cm.DeletionTimestamp == nil {
-		return 0, nil // somebody has to change it, and that is an event
-	}
+	pallets, unreadable := strconv.Atoi(cm.Data["pallets"])
 	switch {
 	case cm.DeletionTimestamp != nil && !slices.Contains(cm.Finalizers, finalizer):
 		return 0, nil
@@ -65,6 +62,8 @@ func (s *shelf) reconcile(ctx context.Context, key cache.ObjectName) (time.Durat
 		return 0, s.send(ctx, cm)
 	case cm.DeletionTimestamp != nil:
 		return s.end(ctx, cm)
+	case unreadable != nil && cm.Annotations[roomID] == "":
+		return 0, nil // somebody has to change it, and that is an event
 	case cm.Annotations[roomID] == "":
 		// First what is to be done, and that it has to be undone. Then it is done.
 		if !slices.Contains(cm.Finalizers, finalizer) {
@@ -76,7 +75,7 @@ func (s *shelf) reconcile(ctx context.Context, key cache.ObjectName) (time.Durat
 		}
 		return 0, s.write(ctx, cm, map[string]string{asked: string(data)})
 	}
-	return s.adjust(ctx, cm, pallets)
+	return s.adjust(ctx, cm)
 }
 
 // send sends the request that stands in the ConfigMap, for the first time or once more.
@@ -105,7 +104,7 @@ func (s *shelf) send(ctx context.Context, cm *corev1.ConfigMap) error {
 }
 
 // adjust gives the room as many pallets as the ConfigMap wants.
-func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap, pallets int) (time.Duration, error) {
+func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap) (time.Duration, error) {
 	id := cm.Annotations[roomID]
 	answer, err := s.store.GetRoomWithResponse(ctx, id)
 	if err != nil {
@@ -114,6 +113,10 @@ func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap, pallets int) (
 	room := answer.JSON200
 	if room == nil {
 		return 0, fmt.Errorf("looking at %s: %s", id, answer.Status())
+	}
+	pallets, err := strconv.Atoi(cm.Data["pallets"])
+	if err != nil {
+		pallets = room.Pallets // somebody has to change it, and that is an event; the room may be closed
 	}
 	switch {
 	case room.State == client.Preparing:

@@ -328,8 +328,12 @@ func Create(c *check.C) {
 		}
 		c.Fail("an end after SIGTERM, when the create that was under way has been answered", "the program still runs 15 s later, and has said:\n"+g.Log())
 	}
-	if len(g.f.All(last)) == 0 || stopping.ExitCode() != 0 {
-		c.Mistake("work cut off", "the create that was under way at SIGTERM is finished, and then exit code 0", fmt.Sprintf("%d Deployments of the Icecream \"last\", and exit code %d", len(g.f.All(last)), stopping.ExitCode()))
+	const finished = "the create that was under way at SIGTERM is finished, and then exit code 0"
+	if len(g.f.All(last)) == 0 {
+		c.Mistake("work cut off", finished, fmt.Sprintf("no Deployment of the Icecream \"last\", and exit code %d", stopping.ExitCode()))
+	}
+	if stopping.ExitCode() != 0 {
+		c.Failf(finished, "exit code %d, and the program has said:\n%s", stopping.ExitCode(), g.Log())
 	}
 }
 
@@ -444,8 +448,15 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 		}
 	}
 	var waits []time.Duration
-	for i := 1; i < len(tried); i++ { // from the answer to the next try, or a slow machine would count
-		waits = append(waits, tried[i].Started.Sub(tried[i-1].Started.Add(tried[i-1].Took)))
+	for i := 1; i < len(tried); i++ { // from the answer to the next try, without what the program asks meanwhile, or a slow machine would count
+		end := tried[i-1].Started.Add(tried[i-1].Took)
+		wait := tried[i].Started.Sub(end)
+		for _, r := range g.f.Proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
+			return (r.Name == ice.Name || r.Name == ice.Spec.DeploymentName) && r.Started.After(end) && r.Started.Before(tried[i].Started)
+		}}) {
+			wait -= r.Took
+		}
+		waits = append(waits, max(0, wait))
 	}
 	median := func(waits []time.Duration) time.Duration { return slices.Sorted(slices.Values(waits))[len(waits)/2] }
 	grow := len(waits) >= 3 && median(waits[len(waits)*2/3:]) > median(waits[:len(waits)/3])*3/2 // more slowly than by doubling
@@ -650,6 +661,7 @@ func Leave(c *check.C) {
 	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "mug", If: faultproxy.Request.Write}) {
 		c.Mistake("not its controller", "no write of the Deployment mug, of which the Icecream wants-mug is an owner, but not the controller", "the request "+r.String())
 	}
+	g.unseen()
 	g.freed()
 	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
 	// Once the program knows that first is gone, so is its Deployment. The garbage collector does not know
@@ -664,6 +676,33 @@ func Leave(c *check.C) {
 	free, err := g.f.Icecreams.Get(c.Context(), "wants-cup", metav1.GetOptions{})
 	c.Must(err)
 	g.owns(free)
+}
+
+// unseen has somebody else make a Deployment of which the program's cache does not know yet.
+func (g *grower) unseen() {
+	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
+	defer held.Remove()
+	g.f.Foreign("plate")
+	g.f.Create("wants-plate", "plate", 3)
+	ofPlate := faultproxy.Match{Resource: "deployments*", Name: "plate"}
+	g.Until("a look at the Deployment plate, which somebody has made a moment before, or a create, which is answered by 409", func(context.Context) error {
+		if g.f.Proxy.Count(ofPlate)+g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool {
+			return r.Code == http.StatusConflict && bytes.Contains(r.Body, []byte("plate"))
+		}}) == 0 {
+			return errors.New("neither")
+		}
+		return nil
+	})
+	for range 2 { // each worker has gone on
+		g.f.Further++
+		name := fmt.Sprintf("further-%d", g.f.Further)
+		g.make(name, name, 0)
+	}
+	for _, r := range g.f.Proxy.Requests(ofPlate) {
+		if r.Write() {
+			g.C.Mistake("taken over unseen", "no write of the Deployment plate, which belongs to nobody, and which the cache does not show yet", "the request "+r.String())
+		}
+	}
 }
 
 // bySubresource ends the check if the program has written an Icecream by its main endpoint.
@@ -1014,12 +1053,15 @@ func Survive(c *check.C) {
 		c.T.Fatalf("the judge has ended with exit code %d: %s", judged.ExitCode, judged.Stderr)
 	}
 	for _, r := range verdict.Cases {
-		if r.Verdict == "passed" {
+		if r.Verdict != "failed" {
 			continue
 		}
 		expected := fmt.Sprintf("level %d of the judge, %s", r.Level, r.Case)
 		held := strings.Join(append([]string{r.Diagnosis}, append(r.Details, r.Requests...)...), "\n")
 		c.Mistake([]string{"", "does not work", "does not survive itself", "does not survive the wire"}[r.Level], expected, held)
+	}
+	if judged.ExitCode != 0 { // a case that could not be judged says nothing about the program
+		c.T.Fatalf("the judge has ended with exit code %d: %s", judged.ExitCode, judged.Stdout)
 	}
 }
 
