@@ -15,6 +15,7 @@ fail() {
 k() { KUBECONFIG=.workshop/kind/kubeconfig .workshop/bin/kubectl "$@"; }
 
 make up
+k delete configmap outlives --namespace default --ignore-not-found
 k create configmap outlives --namespace default
 uid=$(k get configmap outlives --namespace default --output 'jsonpath={.metadata.uid}')
 

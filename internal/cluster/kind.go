@@ -211,7 +211,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if err := k.down(ctx, io.Discard); err != nil {
 		return err
 	}
-	if err := errors.Join(os.MkdirAll(k.dir(), 0o755), os.WriteFile(k.dir("made"), []byte(e.Name+" "+k.ws.ID()), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(k.dir(), 0o755), os.WriteFile(k.dir("made"), []byte(e.Name+" "+k.ws.ID()+"\n"), 0o644)); err != nil {
 		return err
 	}
 	start = time.Now()
