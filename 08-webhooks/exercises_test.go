@@ -690,7 +690,7 @@ func checkRotation(c *check.C) {
 	case !same("tls.key", now.key):
 		c.Fail(want, "the Secret has the new tls.crt, and not the new tls.key")
 	case !strings.Contains(result.Stdout, ", 0 refused"):
-		c.Fail(want, counted)
+		c.Fail(want, counted+"\nNone of the script's writes explains it. An API server may go on with an old caBundle for a moment (section 6): check once more.")
 	case trusting(atEnd, old.ca) > 0:
 		c.Mistake("old one still trusted", want, fmt.Sprintf("%d of 2 configurations trust the old CA", trusting(atEnd, old.ca)))
 	case trusting(atEnd, now.ca) < 2:

@@ -53,3 +53,8 @@ func (c *Cluster) Pass() error {
 	}
 	return unix.Flock(fd, unix.LOCK_SH)
 }
+
+// DefinitionsLock is held by whoever installs or uses the definitions of the lessons, which a cluster has once.
+func (c *Cluster) DefinitionsLock() *flock.Flock {
+	return flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock"))
+}

@@ -74,6 +74,20 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, update bool) error {
 	return runLessons(ctx, ws, c, []workspace.Step{s}, update)
 }
 
+// ownDefinitions waits until no check and no test of this clone uses the definitions that a step would replace.
+func ownDefinitions(ctx context.Context, c *cluster.Cluster, s workspace.Step) (unlock func() error, err error) {
+	if owns, err := lesson.Owns(s); err != nil || len(owns) == 0 {
+		return func() error { return nil }, err
+	}
+	lock := c.DefinitionsLock()
+	if free, err := lock.TryLock(); err != nil || free {
+		return lock.Unlock, err
+	}
+	fmt.Println("A check or a test uses the definitions of this cluster; waiting for it to end")
+	_, err = lock.TryLockContext(ctx, 200*time.Millisecond)
+	return lock.Unlock, err
+}
+
 func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, steps []workspace.Step, update bool) error {
 	type row struct {
 		name    string
@@ -94,7 +108,12 @@ func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster,
 		}
 		preparation.Wait(s, os.Stdout)
 		start := time.Now()
-		summary, err := lesson.Run(ctx, ws, c, s, os.Stdout, update)
+		var summary readme.Summary
+		unlock, err := ownDefinitions(ctx, c, s)
+		if err == nil {
+			summary, err = lesson.Run(ctx, ws, c, s, os.Stdout, update)
+			err = errors.Join(err, unlock())
+		}
 		r := row{name: s.Name, summary: summary, took: time.Since(start), result: "ok"}
 		if err != nil {
 			failed = err

@@ -281,22 +281,24 @@ func addModules(ours, theirs *modfile.File) error {
 			newer = append(newer, r)
 		}
 	}
-	if len(added) == 0 {
-		return nil // the newer ones are those of another commit of the workshop
-	}
-	for _, r := range newer {
-		if err := ours.AddRequire(r.Mod.Path, r.Mod.Version); err != nil {
-			return err
+	var errs []error
+	if len(added) > 0 { // else the newer ones are those of another commit of the workshop
+		for _, r := range newer {
+			errs = append(errs, ours.AddRequire(r.Mod.Path, r.Mod.Version))
 		}
 	}
 	for _, r := range theirs.Replace {
-		if slices.ContainsFunc(added, func(a *modfile.Require) bool { return a.Mod.Path == r.Old.Path }) {
-			if err := ours.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, r.New.Version); err != nil {
-				return err
-			}
+		if !strings.HasPrefix(r.Old.Path, workspace.Module) && !slices.ContainsFunc(ours.Replace, func(o *modfile.Replace) bool { return o.Old == r.Old }) {
+			errs = append(errs, ours.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, r.New.Version))
 		}
 	}
-	return nil
+	for _, e := range theirs.Exclude {
+		errs = append(errs, ours.AddExclude(e.Mod.Path, e.Mod.Version))
+	}
+	for _, tool := range theirs.Tool {
+		errs = append(errs, ours.AddTool(tool.Path))
+	}
+	return errors.Join(errs...)
 }
 
 // writeIfOther leaves a file alone that has this text: an editor would load the
@@ -305,5 +307,5 @@ func writeIfOther(file string, text []byte) error {
 	if old, err := os.ReadFile(file); err == nil && string(old) == string(text) {
 		return nil
 	}
-	return os.WriteFile(file, text, 0o644)
+	return workspace.WriteWhole(file, text, 0o644)
 }

@@ -280,6 +280,9 @@ func Create(c *check.C) {
 	began := time.Now()
 	g.Until("a controller that watches Icecreams, or waits for the Deployments", func(context.Context) error {
 		watches := g.f.Requests("watch*", "icecreams")
+		if len(watches) == 0 {
+			return errors.New("there is no watch of icecreams")
+		}
 		if last := watches[len(watches)-1]; (last.Took > 0 || last.Code != http.StatusOK) && held.Struck()+lists.Struck() == 0 {
 			return errors.New("no watch of icecreams is open, and nothing of Deployments was asked for")
 		}

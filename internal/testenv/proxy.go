@@ -39,8 +39,11 @@ func (e *Env) Proxy() *Proxy {
 		p.Close()
 		if e.t.Failed() {
 			requests, forgotten := p.Requests(faultproxy.Match{})
+			if older := len(requests) - 500; older > 0 {
+				requests, forgotten = requests[older:], forgotten+older
+			}
 			if forgotten > 0 {
-				e.t.Logf("(%d older requests are forgotten)", forgotten)
+				e.t.Logf("(%d older requests are left out)", forgotten)
 			}
 			for _, r := range requests {
 				e.t.Logf("%s %s: %s", r.Started.Format("05.000"), r.UserAgent, r)
@@ -77,6 +80,9 @@ func (p *Proxy) MustInject(rule faultproxy.Rule) *faultproxy.Injection {
 func (p *Proxy) Requests(m faultproxy.Match) []faultproxy.Request {
 	p.e.t.Helper()
 	found, forgotten := p.Proxy.Requests(m)
+	if forgotten > 0 && p.e.Flooded != nil {
+		p.e.Flooded(forgotten)
+	}
 	if forgotten > 0 {
 		p.e.t.Fatalf("the proxy has forgotten %d requests: ask earlier, or count with an injection", forgotten)
 	}

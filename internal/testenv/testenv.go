@@ -212,6 +212,10 @@ type Env struct {
 	Client    kubernetes.Interface
 	Dynamic   dynamic.Interface
 
+	// Flooded is called when one of the test's proxies has had more requests than it remembers, and
+	// somebody asks for them. Without it, or if it returns, the test fails.
+	Flooded func(forgotten int)
+
 	t        testing.TB
 	test     uintptr // the test's function
 	suite    *suite
@@ -319,7 +323,7 @@ func (e *Env) OwnDefinitions() {
 func (s *suite) ownDefinitions() error {
 	s.definitions.Do(func() {
 		// Released when this process ends.
-		s.definitionsLock = s.lockOfDefinitions()
+		s.definitionsLock = s.cluster.DefinitionsLock()
 		if _, err := s.definitionsLock.TryLockContext(s.ctx, 100*time.Millisecond); err != nil {
 			s.definitionsErr = fmt.Errorf("waiting until another package has tested with the lessons' definitions: %w", err)
 		}
@@ -327,16 +331,11 @@ func (s *suite) ownDefinitions() error {
 	return s.definitionsErr
 }
 
-// lockOfDefinitions is for those of this cluster, and goes with it.
-func (s *suite) lockOfDefinitions() *flock.Flock {
-	return flock.New(filepath.Join(filepath.Dir(s.cluster.Kubeconfig()), "definitions.lock"))
-}
-
 // WhileNobodyDefines waits as OwnDefinitions does, but only until the test ends:
 // for a test that disturbs discovery in the whole cluster.
 func (e *Env) WhileNobodyDefines() {
 	e.t.Helper()
-	lock := e.suite.lockOfDefinitions()
+	lock := e.suite.cluster.DefinitionsLock()
 	if _, err := lock.TryLockContext(e.suite.ctx, 100*time.Millisecond); err != nil {
 		e.t.Fatalf("waiting until no package tests with definitions: %v", err)
 	}

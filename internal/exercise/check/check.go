@@ -12,9 +12,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,13 +184,16 @@ type ended struct{ verdict exercise.Verdict }
 func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, f func(*C)) (v exercise.Verdict) {
 	t.Helper()
 	c := &C{Env: testenv.New(t), T: t, ws: ws, task: task, tree: tree}
+	c.Flooded = func(forgotten int) {
+		c.Failf("requests only when there is something to do", "more than %d, which comes of a loop without a pause", forgotten)
+	}
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case ended:
 			v = r.verdict
-		default:
-			panic(r)
+		default: // the others go on
+			t.Fatalf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
 	c.whole()
@@ -208,6 +213,12 @@ func (c *C) whole() {
 			c.T.Fatal(err)
 		case filepath.Ext(e.File) == ".sh" && info.Mode()&0o100 == 0:
 			problem = " cannot be run: chmod +x " + c.task.Shown(e.File)
+		case filepath.Ext(e.File) == ".sh":
+			text, err := os.ReadFile(c.Path(e.File))
+			c.Must(err)
+			if !bytes.HasPrefix(text, []byte("#!")) {
+				problem = " cannot be run: its first line has to be #!/usr/bin/env bash"
+			}
 		}
 		if problem != "" {
 			panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: c.task.Shown(e.File) + problem}})
@@ -223,19 +234,30 @@ func (c *C) Path(name string) string {
 // yamlLine finds the line of a parser's message: "yaml: line 7: did not find ..."
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
+var (
+	betweenDocuments = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?\r?$`)
+	onlyComments     = regexp.MustCompile(`(?m)^\s*(#.*)?$|\s+`) // and what is left of a text without them
+)
+
 // ReadYAML reads each document of a file into an object, without unknown fields. If
 // it cannot, the check ends at the line that the parser names.
 func (c *C) ReadYAML(name, expected string, objects ...any) {
 	c.T.Helper()
 	data, err := os.ReadFile(c.Path(name))
 	c.Must(err)
-	documents := bytes.SplitN(data, []byte("\n---\n"), len(objects))
+	var documents [][]byte // each after as many empty lines as keep the numbers those of the file
+	at := 0
+	for _, between := range append(betweenDocuments.FindAllIndex(data, -1), []int{len(data), len(data)}) {
+		if text := data[at:between[0]]; len(onlyComments.ReplaceAll(text, nil)) > 0 {
+			documents = append(documents, append(bytes.Repeat([]byte("\n"), bytes.Count(data[:at], []byte("\n"))), text...))
+		}
+		at = between[1]
+	}
 	if len(documents) < len(objects) {
 		c.Failf(expected, "%d documents, not %d", len(documents), len(objects))
 	}
-	before := 0 // so many lines, which keep the numbers those of the file
-	for i, document := range documents {
-		err := yaml.UnmarshalStrict(append(bytes.Repeat([]byte("\n"), before), document...), objects[i])
+	for i, object := range objects {
+		err := yaml.UnmarshalStrict(documents[i], object)
 		if err != nil {
 			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 				line, err := strconv.Atoi(m[1])
@@ -244,7 +266,6 @@ func (c *C) ReadYAML(name, expected string, objects ...any) {
 			}
 			c.Fail(expected, err.Error())
 		}
-		before += bytes.Count(document, []byte("\n")) + 2
 	}
 }
 
@@ -282,12 +303,16 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 		err = once(&built, binary, func() error { return build(context.WithoutCancel(c.Context()), binary) })
 	}
 	var failed *proc.Error
+	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &failed):
+	case errors.As(err, &failed) && errors.As(err, &exit) && exit.ExitCode() == 1 && failed.Output != "": // not one that was killed
 		output := goLine.ReplaceAllString(failed.Output, shownModule(c.tree, dir)+"/$2")
 		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: strings.TrimSpace(output)}})
 	case err != nil:
 		c.T.Fatal(err)
+	}
+	if info, err := os.Stat(binary); err != nil || info.Mode()&0o100 == 0 { // go build has written an archive
+		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: path.Join(shownModule(c.tree, dir), filepath.ToSlash(folder)) + ": its package is not main, so it is no program"}})
 	}
 	return binary
 }

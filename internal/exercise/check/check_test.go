@@ -31,6 +31,10 @@ func TestReadYAMLNamesTheLine(t *testing.T) {
 		{"twice", first + "kind: ConfigMap\nkind: ConfigMap\n", 5},
 		{"unknown field", first + "kind: ConfigMap\ndada: {}\n", 1}, // without a number: where the task begins
 		{"one document", "kind: ConfigMap\n", 1},
+		{"begun with a separator", "# mine\n---\nkind: ConfigMap\n---\nkind: ConfigMap\ndata: a: b\n", 6},
+		{"of Windows", "kind: ConfigMap\r\n---\r\nkind: ConfigMap\r\n", 0},
+		{"with a comment between", "kind: ConfigMap\n--- # the second\nkind: ConfigMap\ndata: a: b\n", 4},
+		{"a comment is no document", "kind: ConfigMap\n---\n# nothing\n", 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -150,7 +151,7 @@ func Reset(_ context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	if err := t.Begin(ws); err != nil {
-		return err
+		return fmt.Errorf("your files are in %s, and a new copy could not be written: %w", aside, err)
 	}
 	fmt.Printf("Your files are in %s; %s is as in the beginning\n", aside, t.Shown(""))
 	return nil
@@ -210,9 +211,10 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 		}
 	}
 	verdicts := map[string]exercise.Verdict{}
+	var failed error
 	if len(begun) > 0 {
-		if verdicts, err = runChecks(ctx, ws, begun); err != nil {
-			return false, err
+		if verdicts, failed = runChecks(ctx, ws, begun); len(verdicts) == 0 && failed != nil {
+			return false, failed
 		}
 	}
 	width := 0
@@ -226,6 +228,8 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 		v, checked := verdicts[t.Name]
 		line := ""
 		switch {
+		case !checked && t.Begun(ws):
+			line = "could not be checked"
 		case !checked:
 			line = "not begun: make exercise " + t.Args()
 		case v.Outcome == exercise.Passed:
@@ -245,9 +249,7 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 		}
 		fmt.Printf("%s %-*s  %s\n", t.ID(), width, t.Name, line)
 		if checked {
-			if err := remember(ws, t, v); err != nil {
-				return false, err
-			}
+			failed = errors.Join(failed, remember(ws, t, v))
 		}
 		if v.Outcome != exercise.Passed {
 			passed = false
@@ -269,7 +271,7 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 	case passed:
 		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
 	}
-	return passed, nil
+	return passed && failed == nil, failed
 }
 
 // Explain says what is not right, and where.
@@ -360,9 +362,7 @@ func Hint(_ context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if s.Hints < len(t.Hints) {
-		s.Hints++
-	}
+	s.Hints = min(s.Hints+1, len(t.Hints)) // another version of the workshop may have had more
 	fmt.Printf("Hint %d of %d for task %s, %s:\n%s\n", s.Hints, len(t.Hints), t.ID(), t.Name, strings.TrimSpace(t.Hints[s.Hints-1]))
 	if s.Hints == len(t.Hints) {
 		fmt.Printf("That was the last one. make solution %s FORCE=1 shows how ours differs from yours.\n", t.Args())
@@ -411,8 +411,8 @@ func Solution(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		}
 		err := proc.Run(ctx, proc.Cmd{Path: "diff", Out: os.Stdout, Err: os.Stderr, Args: []string{"-u",
 			"-L", "yours: " + t.Shown(name), "-L", "ours", yours, filepath.Join(t.Dir(tree), name)}})
-		var differs *proc.Error
-		if errors.As(err, &differs) {
+		var differs *exec.ExitError
+		if errors.As(err, &differs) && differs.ExitCode() == 1 {
 			same = false
 		} else if err != nil {
 			return err

@@ -19,7 +19,8 @@ import (
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
-// runChecks runs the checks of tasks of one step against the learner's files.
+// runChecks runs the checks of tasks of one step against the learner's files. With an error it also returns
+// the verdicts that there are.
 func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Task) (map[string]exercise.Verdict, error) {
 	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
 	if err != nil {
@@ -63,7 +64,7 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 	if long := slices.IndexFunc(tasks, func(t exercise.Task) bool { return t.Takes != "" }); long >= 0 {
 		what, unannounced = fmt.Sprintf("Checking %s, which takes %s", tasks[long].Name, tasks[long].Takes), 0
 	}
-	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute,
+	p, err := proc.Start(ctx, proc.Cmd{Path: binary, Dir: step.Dir, Grace: time.Minute, Session: true,
 		Args: []string{"-test.run=^" + exercise.TestName + "$/^(" + strings.Join(names, "|") + ")$", "-test.parallel=4", "-test.timeout=10m"},
 		Env:  append(environ, exercise.WorkEnv+"="+exercise.Work(ws), exercise.VerdictsEnv+"="+dir, "TMPDIR="+dir)})
 	if err != nil {
@@ -79,20 +80,27 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 		failed = <-checked
 		done(nil)
 	}
+	if _, err := p.KillSession(context.WithoutCancel(ctx)); err != nil { // the learner's programs, if the checks have crashed
+		failed = errors.Join(failed, err)
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	verdicts := map[string]exercise.Verdict{}
+	verdicts, errs := map[string]exercise.Verdict{}, []error(nil)
 	for _, t := range tasks {
 		data, err := os.ReadFile(filepath.Join(dir, t.Name+".json"))
 		if err != nil {
-			return nil, fmt.Errorf("the check of task %s has not come to an end: %w\n%s%s", t.ID(), errors.Join(failed, err), p.Stdout(), p.Stderr())
+			errs = append(errs, fmt.Errorf("the check of task %s has not come to an end", t.ID()))
+			continue
 		}
 		var v exercise.Verdict
 		if err := json.Unmarshal(data, &v); err != nil {
 			return nil, err
 		}
 		verdicts[t.Name] = v
+	}
+	if len(errs) > 0 {
+		return verdicts, fmt.Errorf("%w: %w\n%s%s", errors.Join(errs...), failed, p.Stdout(), p.Stderr())
 	}
 	return verdicts, nil
 }

@@ -47,17 +47,17 @@ func watchTask(ctx context.Context, ws workspace.Workspace, t exercise.Task, unt
 		return fmt.Errorf("watching files: %w", err)
 	}
 	defer w.Close()
-	// Folders, because many editors replace the file that they save.
-	err = filepath.WalkDir(t.Dir(exercise.Work(ws)), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		return w.Add(path)
-	})
-	if err != nil {
-		return fmt.Errorf("watching files: %w", err)
-	}
 	for {
+		// Folders, because many editors replace the file that they save; again each time, because make reset, too, has made others.
+		err = filepath.WalkDir(t.Dir(exercise.Work(ws)), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return err
+			}
+			return w.Add(path)
+		})
+		if err != nil {
+			return fmt.Errorf("watching files: %w", err)
+		}
 		fmt.Printf("\n%s\n", time.Now().Format(time.TimeOnly))
 		tasks, err := t.UpTo()
 		if err != nil {

@@ -13,6 +13,7 @@ TOUR=$(basename "$0" .sh)
 NAMESPACE=tour-$TOUR
 BIN=$PWD/.workshop/tours
 PIDS=()
+CLEAN_UP= # a command, for what a tour makes besides its namespace
 
 xray_curl() { curl --disable --noproxy '*' --silent --show-error --fail --unix-socket "$WORKSHOP_XRAY" "$@"; }
 faults() { xray_curl --request POST "http://xray/$1"; }
@@ -46,6 +47,7 @@ clean_up() {
   [[ ${#PIDS[@]} -eq 0 ]] || kill -KILL "${PIDS[@]}" 2>/dev/null || true
   wait 2>/dev/null || true
   kubectl delete namespace "$NAMESPACE" --ignore-not-found --wait=false
+  $CLEAN_UP
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
