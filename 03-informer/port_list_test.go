@@ -682,27 +682,6 @@ func checkCalm(c *check.C) {
 	l.forge("earlier-ports", withoutFinalizers)
 	l.mustHold("earlier", ports{"http": "80"}, "when the list of the earlier Service is gone")
 
-	// Between the program's look and its delete, somebody puts a ConfigMap of their own in the list's place.
-	var theirs *corev1.ConfigMap
-	lists := l.Client.CoreV1().ConfigMaps(l.Namespace)
-	replaced := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "configmaps", Name: "c-ports"}, Fault: faultproxy.Call,
-		Call: func(ctx context.Context, _ faultproxy.Request) (err error) {
-			if err := lists.Delete(ctx, "c-ports", metav1.DeleteOptions{}); err != nil {
-				return err
-			}
-			theirs, err = lists.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c-ports"}}, metav1.CreateOptions{})
-			return err
-		}})
-	l.service("c", "", map[string]int32{"http": 80})
-	if err := l.struck(replaced); err != nil {
-		l.detected("a delete of c-ports, because c has lost its label", err)
-		l.Fail("a delete of c-ports, because c has lost its label", l.output(err))
-	}
-	l.idle()
-	if now := l.list("c"); now == nil || now.UID != theirs.UID {
-		l.Mistake("deleted by name", "the ConfigMap c-ports stays, which somebody has put into the place of the list since the program looked at it", "it is gone")
-	}
-
 	// The eighth try comes 5+10+...+320 = 635 ms after the first. Every error counts, so the first one is another.
 	const tries = 8
 	notOfF := faultproxy.Match{If: func(r faultproxy.Request) bool {
@@ -803,6 +782,27 @@ func checkCalm(c *check.C) {
 	if pause >= late {
 		l.Mistake("forget missing", "the second try to change d-ports comes 5 ms after the first", "it comes after "+pause.Round(time.Millisecond).String())
 	}
+	// Between the program's look and its delete, somebody puts a ConfigMap of their own in the list's place.
+	var theirs *corev1.ConfigMap
+	lists := l.Client.CoreV1().ConfigMaps(l.Namespace)
+	replaced := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "configmaps", Name: "c-ports"}, Fault: faultproxy.Call,
+		Call: func(ctx context.Context, _ faultproxy.Request) (err error) {
+			if err := lists.Delete(ctx, "c-ports", metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+			theirs, err = lists.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c-ports"}}, metav1.CreateOptions{})
+			return err
+		}})
+	l.service("c", "", map[string]int32{"http": 80})
+	if err := l.struck(replaced); err != nil {
+		l.detected("a delete of c-ports, because c has lost its label", err)
+		l.Fail("a delete of c-ports, because c has lost its label", l.output(err))
+	}
+	l.idle()
+	if now := l.list("c"); now == nil || now.UID != theirs.UID {
+		l.Mistake("deleted by name", "the ConfigMap c-ports stays, which somebody has put into the place of the list since the program looked at it", "it is gone")
+	}
+
 	// It is told to stop while a write is under way.
 	ofG := faultproxy.Match{If: func(r faultproxy.Request) bool {
 		return r.Write() && (r.Name == "g-ports" || bytes.Contains(r.Body, []byte("g-ports")))

@@ -185,7 +185,7 @@ func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, 
 	t.Helper()
 	c := &C{Env: testenv.New(t), T: t, ws: ws, task: task, tree: tree}
 	c.Flooded = func(forgotten int) {
-		c.Failf("requests only when there is something to do", "more than %d, which comes of a loop without a pause", forgotten)
+		c.Failf("requests only when there is something to do", "thousands, %d more than the proxy remembers, as a loop without a pause sends them", forgotten)
 	}
 	defer func() {
 		switch r := recover().(type) {
