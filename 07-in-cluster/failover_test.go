@@ -148,13 +148,16 @@ func endedInTime(d *deployment, leader *corev1.Pod, next term) (ended time.Time)
 	d.t.Helper()
 	d.onNode(leader, "sh", "-c", dropPackets, "--delete", leader.Status.PodIP)
 	restarted(d, leader)
-	d.Eventually(time.Minute, func(context.Context) (err error) { // a busy node writes the last line later
-		log := d.kubectl("logs", "-n", name, leader.Name, "--previous", "--timestamps", "--tail=1")
-		stamp, message, _ := strings.Cut(log, " ")
-		if ended, err = time.Parse(time.RFC3339Nano, stamp); err == nil && !strings.Contains(message, "the lease is lost") {
-			err = fmt.Errorf("the leader that was cut off said at last: %s", log)
+	d.Eventually(time.Minute, func(context.Context) error { // a busy node writes the last lines later
+		log := d.kubectl("logs", "-n", name, leader.Name, "--previous", "--timestamps", "--tail=10")
+		for line := range strings.Lines(log) { // behind it may be what the controllers say when their context ends
+			if stamp, message, _ := strings.Cut(line, " "); strings.Contains(message, "the lease is lost") {
+				var err error
+				ended, err = time.Parse(time.RFC3339Nano, stamp)
+				return err
+			}
 		}
-		return err
+		return fmt.Errorf("the leader that was cut off said at last: %s", log)
 	})
 	if left := next.received.Sub(ended); left <= 0 {
 		d.t.Errorf("the leader that was cut off ended %s after the next one had asked for the lease", -left)
