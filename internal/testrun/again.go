@@ -42,7 +42,8 @@ func (r Run) again(tests *testjson.Execution, errs []error) []failure {
 		if root == "" || job < 0 { // the package itself, or one that was named by a pattern
 			return nil
 		}
-		if strings.Contains(tests.Package(t.Package).Output(0), "error: cleaning up after the tests: ") {
+		var said strings.Builder
+		if err := tests.Package(t.Package).WriteOutputTo(&said, 0); err != nil || strings.Contains(said.String(), "error: cleaning up after the tests: ") {
 			return nil // what is left, no second run takes away
 		}
 		if f := (failure{t.Package, root, job}); !slices.Contains(failed, f) {
