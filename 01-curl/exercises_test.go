@@ -295,15 +295,10 @@ func checkFold(c *check.C) {
 	}
 
 	p := c.Proxy()
-	// fold runs the script. Its watch of one second can end before all that has happened came, where the machine stands still.
 	fold := func(happened int) (r testenv.Result) {
-		for range 3 {
-			before := p.Count(faultproxy.Watches)
+		check.UntilSeen(p, faultproxy.Watches, happened, func() {
 			r = c.Run(testenv.Command{Path: c.Path("fold.sh"), Args: []string{list.ResourceVersion}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
-			if watches := p.Requests(faultproxy.Watches)[before:]; len(watches) == 0 || watches[0].Events >= happened {
-				break
-			}
-		}
+		})
 		return r
 	}
 	r := fold(9)

@@ -690,10 +690,7 @@ func checkCalm(c *check.C) {
 	forbidden := l.proxy.MustInject(faultproxy.Rule{Match: notOfF, Fault: faultproxy.Answer, Code: 403})
 	failing := l.proxy.MustInject(faultproxy.Rule{Match: notOfF, Fault: faultproxy.Answer, Code: 500, Times: -1})
 	l.service("d", "listed", map[string]int32{"http": 80})
-	if err := l.struck(forbidden); err != nil {
-		l.detected("a list of d", err)
-		l.Fail("a list of d", l.output(err))
-	}
+	l.strikes(forbidden, "a list of d")
 	quiet, silent := 0, false
 	err = l.until(patience(), func(context.Context) error {
 		n := forbidden.Struck() + failing.Struck()
@@ -794,10 +791,7 @@ func checkCalm(c *check.C) {
 			return err
 		}})
 	l.service("c", "", map[string]int32{"http": 80})
-	if err := l.struck(replaced); err != nil {
-		l.detected("a delete of c-ports, because c has lost its label", err)
-		l.Fail("a delete of c-ports, because c has lost its label", l.output(err))
-	}
+	l.strikes(replaced, "a delete of c-ports, because c has lost its label")
 	l.idle()
 	if now := l.list("c"); now == nil || now.UID != theirs.UID {
 		l.Mistake("deleted by name", "the ConfigMap c-ports stays, which somebody has put into the place of the list since the program looked at it", "it is gone")
@@ -809,10 +803,7 @@ func checkCalm(c *check.C) {
 	}}
 	told := l.proxy.MustInject(faultproxy.Rule{Match: ofG, Fault: faultproxy.Call, Call: l.Process.TerminateDuring})
 	l.service("g", "listed", map[string]int32{"http": 80})
-	if err := l.struck(told); err != nil {
-		l.detected("a list of g", err)
-		l.Fail("a list of g", l.output(err))
-	}
+	l.strikes(told, "a list of g")
 	err = l.until(patience(), func(context.Context) error { return errors.New("it runs") })
 	const ended = "exit code 0 after SIGTERM, when the write that was under way has ended"
 	l.detected(ended, err)
@@ -821,6 +812,15 @@ func checkCalm(c *check.C) {
 	}
 	if !errors.Is(err, errEnded) || l.ExitCode() != 0 {
 		l.Fail(ended, l.output(err))
+	}
+}
+
+// strikes waits until the program has sent what is expected of it, and an injection has struck that.
+func (l portLearner) strikes(i *faultproxy.Injection, expected string) {
+	l.T.Helper()
+	if err := l.struck(i); err != nil {
+		l.detected(expected, err)
+		l.Fail(expected, l.output(err))
 	}
 }
 

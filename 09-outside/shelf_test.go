@@ -12,11 +12,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/k8s-go/workshop/09-outside/client"
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
+
+// shelved starts shelf, and creates the ConfigMap fish for it.
+func shelved(t *testing.T, pallets string) (*testenv.Env, *company, typedcorev1.ConfigMapInterface) {
+	t.Helper()
+	e := testenv.New(t)
+	store := open(t, e)
+	cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
+	e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
+		Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
+	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
+	_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}},
+		Data: map[string]string{"pallets": pallets}}, metav1.CreateOptions{})
+	fatal.If(t, err)
+	return e, store, maps
+}
 
 // A ConfigMap that has the finalizer of shelf can be deleted, whatever has become of it.
 func TestShelfLetsGo(t *testing.T) {
@@ -31,15 +47,7 @@ func TestShelfLetsGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := testenv.New(t)
-			store := open(t, e)
-			cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
-			e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
-				Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
-			maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
-			_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}},
-				Data: map[string]string{"pallets": tc.pallets}}, metav1.CreateOptions{})
-			fatal.If(t, err)
+			e, store, maps := shelved(t, tc.pallets)
 			e.Eventually(time.Minute, func(ctx context.Context) error {
 				cm, err := maps.Get(ctx, "fish", metav1.GetOptions{})
 				if err == nil && (len(cm.Finalizers) == 0 || tc.rented && cm.Annotations[roomAnnotation] == "") {
@@ -72,14 +80,7 @@ func TestShelfLetsGo(t *testing.T) {
 // A process that was killed has left a room closed, and now nobody can say how large it is to be.
 func TestShelfOpensTheRoomOfAnUnreadableSize(t *testing.T) {
 	t.Parallel()
-	e := testenv.New(t)
-	store := open(t, e)
-	cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
-	e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
-		Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
-	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)
-	_, err := maps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "fish", Labels: map[string]string{"shelf": ""}}, Data: map[string]string{"pallets": "3"}}, metav1.CreateOptions{})
-	fatal.If(t, err)
+	e, store, maps := shelved(t, "3")
 	e.Eventually(time.Minute, func(context.Context) error {
 		if len(store.rooms()) != 1 {
 			return errors.New("there is " + listed(store.rooms()))
@@ -101,7 +102,7 @@ func TestShelfOpensTheRoomOfAnUnreadableSize(t *testing.T) {
 		t.Fatalf("closing it: %d", code)
 	}
 	fatal.If(t, state(client.Closed)(e.Context()))
-	_, err = maps.Patch(e.Context(), "fish", types.MergePatchType, []byte(`{"data":{"pallets":"ten"}}`), metav1.PatchOptions{})
+	_, err := maps.Patch(e.Context(), "fish", types.MergePatchType, []byte(`{"data":{"pallets":"ten"}}`), metav1.PatchOptions{})
 	fatal.If(t, err)
 	e.Eventually(time.Minute, state(client.Ready))
 }

@@ -156,7 +156,7 @@ func (d Definition) Misses(c *check.C, crd *apiextensionsv1.CustomResourceDefini
 		if slices.Contains(got, want) {
 			return ""
 		}
-		return is(want, got)
+		return fmt.Sprintf("it is %v", got)
 	}
 	add("the short name is "+d.shortName, among(d.shortName, names.ShortNames))
 	add("the category is policies", among("policies", names.Categories))

@@ -54,7 +54,6 @@ func (s *shelf) reconcile(ctx context.Context, key cache.ObjectName) (time.Durat
 	if _, ok := cm.Labels["shelf"]; !ok && !slices.Contains(cm.Finalizers, finalizer) {
 		return 0, nil
 	}
-	pallets, unreadable := strconv.Atoi(cm.Data["pallets"])
 	switch {
 	case cm.DeletionTimestamp != nil && !slices.Contains(cm.Finalizers, finalizer):
 		return 0, nil
@@ -62,20 +61,22 @@ func (s *shelf) reconcile(ctx context.Context, key cache.ObjectName) (time.Durat
 		return 0, s.send(ctx, cm)
 	case cm.DeletionTimestamp != nil:
 		return s.end(ctx, cm)
-	case unreadable != nil && cm.Annotations[roomID] == "":
-		return 0, nil // somebody has to change it, and that is an event
-	case cm.Annotations[roomID] == "":
-		// First what is to be done, and that it has to be undone. Then it is done.
-		if !slices.Contains(cm.Finalizers, finalizer) {
-			cm.Finalizers = append(cm.Finalizers, finalizer)
-		}
-		data, err := json.Marshal(request{Key: string(cm.UID), Pallets: pallets})
-		if err != nil {
-			return 0, err
-		}
-		return 0, s.write(ctx, cm, map[string]string{asked: string(data)})
+	case cm.Annotations[roomID] != "":
+		return s.adjust(ctx, cm)
 	}
-	return s.adjust(ctx, cm)
+	pallets, err := strconv.Atoi(cm.Data["pallets"])
+	if err != nil {
+		return 0, nil // somebody has to change it, and that is an event
+	}
+	// First what is to be done, and that it has to be undone. Then it is done.
+	if !slices.Contains(cm.Finalizers, finalizer) {
+		cm.Finalizers = append(cm.Finalizers, finalizer)
+	}
+	data, err := json.Marshal(request{Key: string(cm.UID), Pallets: pallets})
+	if err != nil {
+		return 0, err
+	}
+	return 0, s.write(ctx, cm, map[string]string{asked: string(data)})
 }
 
 // send sends the request that stands in the ConfigMap, for the first time or once more.
@@ -116,7 +117,7 @@ func (s *shelf) adjust(ctx context.Context, cm *corev1.ConfigMap) (time.Duration
 	}
 	pallets, err := strconv.Atoi(cm.Data["pallets"])
 	if err != nil {
-		pallets = room.Pallets // somebody has to change it, and that is an event; the room may be closed
+		pallets = room.Pallets // nothing to change, but the room may be closed
 	}
 	switch {
 	case room.State == client.Preparing:

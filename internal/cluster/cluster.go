@@ -344,13 +344,17 @@ func lock(ctx context.Context, ws workspace.Workspace, out io.Writer) (unlock fu
 	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
 		return nil, false, err
 	}
-	l := flock.New(ws.Path("lock"))
+	return acquire(ctx, flock.New(ws.Path("lock")), out, "Another command of this clone is changing its cluster; waiting for it to end")
+}
+
+// acquire takes a lock. If somebody else has it, it says so, and waits.
+func acquire(ctx context.Context, l *flock.Flock, out io.Writer, busy string) (unlock func() error, waited bool, err error) {
 	ok, err := l.TryLock()
 	if err != nil {
 		return nil, false, fmt.Errorf("locking %s: %w", l.Path(), err)
 	}
 	if !ok {
-		fmt.Fprintln(out, "Another command of this clone is changing its cluster; waiting for it to end")
+		fmt.Fprintln(out, busy)
 		if _, err := l.TryLockContext(ctx, 200*time.Millisecond); err != nil {
 			return nil, true, fmt.Errorf("waiting for %s: %w", l.Path(), err)
 		}

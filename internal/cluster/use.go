@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -54,7 +56,10 @@ func (c *Cluster) Pass() error {
 	return unix.Flock(fd, unix.LOCK_SH)
 }
 
-// DefinitionsLock is held by whoever installs or uses the definitions of the lessons, which a cluster has once.
-func (c *Cluster) DefinitionsLock() *flock.Flock {
-	return flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock"))
+// OwnDefinitions waits until nobody else installs or uses the definitions of the lessons, which a cluster has
+// once. They are the caller's until unlock, or until this process ends.
+func (c *Cluster) OwnDefinitions(ctx context.Context, out io.Writer) (unlock func() error, err error) {
+	lock := flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock"))
+	unlock, _, err = acquire(ctx, lock, out, "A lesson, a check or a test uses the definitions of this cluster; waiting for it to end")
+	return unlock, err
 }

@@ -79,13 +79,7 @@ func ownDefinitions(ctx context.Context, c *cluster.Cluster, s workspace.Step) (
 	if owns, err := lesson.Owns(s); err != nil || len(owns) == 0 {
 		return func() error { return nil }, err
 	}
-	lock := c.DefinitionsLock()
-	if free, err := lock.TryLock(); err != nil || free {
-		return lock.Unlock, err
-	}
-	fmt.Println("A check or a test uses the definitions of this cluster; waiting for it to end")
-	_, err = lock.TryLockContext(ctx, 200*time.Millisecond)
-	return lock.Unlock, err
+	return c.OwnDefinitions(ctx, os.Stdout)
 }
 
 func runLessons(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, steps []workspace.Step, update bool) error {

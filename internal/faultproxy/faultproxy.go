@@ -456,13 +456,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// The transport looks once more behind the end of a body, and the server closes its own when the answer
 	// begins: that look would then fail, and the transport would break the answer off.
-	rest := r.Body
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	if int64(len(body)) == keep { // there may be more
+	if int64(len(body)) < keep {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	} else { // there may be more
 		r.Body = struct {
 			io.Reader
 			io.Closer
-		}{io.MultiReader(bytes.NewReader(body), rest), rest}
+		}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	}
 	if !p.strikeRequest(w, r, x) {
 		p.reverse.ServeHTTP(w, r)

@@ -136,6 +136,11 @@ func (g *grower) looked() {
 		return nil
 	})
 	passes.Remove()
+	g.wentOn()
+}
+
+// wentOn waits for the Deployments of two further Icecreams.
+func (g *grower) wentOn() {
 	for range 2 {
 		g.f.Further++
 		name := fmt.Sprintf("further-%d", g.f.Further)
@@ -451,13 +456,14 @@ func (g *grower) hot(ice *v1alpha1.Icecream) {
 		}
 	}
 	var waits []time.Duration
+	asked := g.f.Proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Name == ice.Name || r.Name == ice.Spec.DeploymentName }})
 	for i := 1; i < len(tried); i++ { // from the answer to the next try, without what the program asks meanwhile, or a slow machine would count
 		end := tried[i-1].Started.Add(tried[i-1].Took)
 		wait := tried[i].Started.Sub(end)
-		for _, r := range g.f.Proxy.Requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
-			return (r.Name == ice.Name || r.Name == ice.Spec.DeploymentName) && r.Started.After(end) && r.Started.Before(tried[i].Started)
-		}}) {
-			wait -= r.Took
+		for _, r := range asked {
+			if r.Started.After(end) && r.Started.Before(tried[i].Started) {
+				wait -= r.Took
+			}
 		}
 		waits = append(waits, max(0, wait))
 	}
@@ -687,20 +693,17 @@ func (g *grower) unseen() {
 	defer held.Remove()
 	g.f.Foreign("plate")
 	g.f.Create("wants-plate", "plate", 3)
-	ofPlate := faultproxy.Match{Resource: "deployments*", Name: "plate"}
+	ofPlate, taken := faultproxy.Match{Resource: "deployments*", Name: "plate"}, creates
+	taken.If = func(r faultproxy.Request) bool {
+		return r.Code == http.StatusConflict && bytes.Contains(r.Body, []byte("plate"))
+	}
 	g.Until("a look at the Deployment plate, which somebody has made a moment before, or a create, which is answered by 409", func(context.Context) error {
-		if g.f.Proxy.Count(ofPlate)+g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool {
-			return r.Code == http.StatusConflict && bytes.Contains(r.Body, []byte("plate"))
-		}}) == 0 {
+		if g.f.Proxy.Count(ofPlate)+g.f.Proxy.Count(taken) == 0 {
 			return errors.New("neither")
 		}
 		return nil
 	})
-	for range 2 { // each worker has gone on
-		g.f.Further++
-		name := fmt.Sprintf("further-%d", g.f.Further)
-		g.make(name, name, 0)
-	}
+	g.wentOn() // so whoever has looked has come to its write
 	for _, r := range g.f.Proxy.Requests(ofPlate) {
 		if r.Write() {
 			g.C.Mistake("taken over unseen", "no write of the Deployment plate, which belongs to nobody, and which the cache does not show yet", "the request "+r.String())

@@ -80,10 +80,10 @@ func (p *Proxy) MustInject(rule faultproxy.Rule) *faultproxy.Injection {
 func (p *Proxy) Requests(m faultproxy.Match) []faultproxy.Request {
 	p.e.t.Helper()
 	found, forgotten := p.Proxy.Requests(m)
-	if forgotten > 0 && p.e.Flooded != nil {
-		p.e.Flooded(forgotten)
-	}
 	if forgotten > 0 {
+		if p.e.Flooded != nil {
+			p.e.Flooded(forgotten)
+		}
 		p.e.t.Fatalf("the proxy has forgotten %d requests: ask earlier, or count with an injection", forgotten)
 	}
 	return found

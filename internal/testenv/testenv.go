@@ -23,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gofrs/flock"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,9 +62,9 @@ type suite struct {
 	// goneWithin is how long a test's namespace may take to go.
 	goneWithin time.Duration
 
-	definitions     sync.Once
-	definitionsErr  error
-	definitionsLock *flock.Flock
+	definitions    sync.Once
+	definitionsErr error
+	freeThem       func() error // holds their lock, which is released when this process ends
 
 	mu         sync.Mutex
 	programs   map[string]*program
@@ -322,9 +321,8 @@ func (e *Env) OwnDefinitions() {
 
 func (s *suite) ownDefinitions() error {
 	s.definitions.Do(func() {
-		// Released when this process ends.
-		s.definitionsLock = s.cluster.DefinitionsLock()
-		if _, err := s.definitionsLock.TryLockContext(s.ctx, 100*time.Millisecond); err != nil {
+		var err error
+		if s.freeThem, err = s.cluster.OwnDefinitions(s.ctx, io.Discard); err != nil {
 			s.definitionsErr = fmt.Errorf("waiting until another package has tested with the lessons' definitions: %w", err)
 		}
 	})
@@ -335,13 +333,13 @@ func (s *suite) ownDefinitions() error {
 // for a test that disturbs discovery in the whole cluster.
 func (e *Env) WhileNobodyDefines() {
 	e.t.Helper()
-	lock := e.suite.cluster.DefinitionsLock()
-	if _, err := lock.TryLockContext(e.suite.ctx, 100*time.Millisecond); err != nil {
+	unlock, err := e.suite.cluster.OwnDefinitions(e.suite.ctx, io.Discard)
+	if err != nil {
 		e.t.Fatalf("waiting until no package tests with definitions: %v", err)
 	}
 	e.t.Cleanup(func() {
-		if err := lock.Unlock(); err != nil {
-			e.t.Errorf("unlocking %s: %v", lock.Path(), err)
+		if err := unlock(); err != nil {
+			e.t.Errorf("unlocking the definitions: %v", err)
 		}
 	})
 }

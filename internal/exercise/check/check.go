@@ -181,6 +181,11 @@ type place struct {
 // ended is how Fail, Mistake and the others end a check.
 type ended struct{ verdict exercise.Verdict }
 
+// broken ends a check whose files cannot even run.
+func broken(output string) {
+	panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: output}})
+}
+
 func run(t *testing.T, ws workspace.Workspace, task exercise.Task, tree string, f func(*C)) (v exercise.Verdict) {
 	t.Helper()
 	c := &C{Env: testenv.New(t), T: t, ws: ws, task: task, tree: tree}
@@ -221,7 +226,7 @@ func (c *C) whole() {
 			}
 		}
 		if problem != "" {
-			panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: c.task.Shown(e.File) + problem}})
+			broken(c.task.Shown(e.File) + problem)
 		}
 	}
 }
@@ -236,7 +241,7 @@ var yamlLine = regexp.MustCompile(`line (\d+): `)
 
 var (
 	betweenDocuments = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?\r?$`)
-	onlyComments     = regexp.MustCompile(`(?m)^\s*(#.*)?$|\s+`) // and what is left of a text without them
+	noComment        = regexp.MustCompile(`(?m)^\s*[^\s#]`)
 )
 
 // ReadYAML reads each document of a file into an object, without unknown fields. If
@@ -248,7 +253,7 @@ func (c *C) ReadYAML(name, expected string, objects ...any) {
 	var documents [][]byte // each after as many empty lines as keep the numbers those of the file
 	at := 0
 	for _, between := range append(betweenDocuments.FindAllIndex(data, -1), []int{len(data), len(data)}) {
-		if text := data[at:between[0]]; len(onlyComments.ReplaceAll(text, nil)) > 0 {
+		if text := data[at:between[0]]; noComment.Match(text) {
 			documents = append(documents, append(bytes.Repeat([]byte("\n"), bytes.Count(data[:at], []byte("\n"))), text...))
 		}
 		at = between[1]
@@ -307,12 +312,12 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	switch {
 	case errors.As(err, &failed) && errors.As(err, &exit) && exit.ExitCode() == 1 && failed.Output != "": // not one that was killed
 		output := goLine.ReplaceAllString(failed.Output, shownModule(c.tree, dir)+"/$2")
-		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: strings.TrimSpace(output)}})
+		broken(strings.TrimSpace(output))
 	case err != nil:
 		c.T.Fatal(err)
 	}
 	if info, err := os.Stat(binary); err != nil || info.Mode()&0o100 == 0 { // go build has written an archive
-		panic(ended{exercise.Verdict{Outcome: exercise.Broken, Output: path.Join(shownModule(c.tree, dir), filepath.ToSlash(folder)) + ": its package is not main, so it is no program"}})
+		broken(path.Join(shownModule(c.tree, dir), filepath.ToSlash(folder)) + ": its package is not main, so it is no program")
 	}
 	return binary
 }
@@ -366,6 +371,18 @@ func (c *C) Until(timeout time.Duration, f func(ctx context.Context) error) erro
 		}
 		return err
 	})
+}
+
+// UntilSeen calls f, and up to twice more as long as the first watch that it has opened passed fewer events than
+// have happened: a watch of one second can end before all of them came, on a machine that stands still.
+func UntilSeen(p *testenv.Proxy, watches faultproxy.Match, happened int, f func()) {
+	for range 3 {
+		before := p.Count(watches)
+		f()
+		if opened := p.Requests(watches)[before:]; len(opened) == 0 || opened[0].Events >= happened {
+			return
+		}
+	}
 }
 
 // Patience is how long to wait for what only an unknown mistake, or a busy machine, keeps

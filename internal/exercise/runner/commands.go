@@ -271,7 +271,7 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 	case passed:
 		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
 	}
-	return passed && failed == nil, failed
+	return passed, failed
 }
 
 // Explain says what is not right, and where.

@@ -8,8 +8,8 @@ established() { kubectl wait --for=condition=Established crd/icecreams.controlle
 more() { [[ $(updates "$1") -ge $2 ]]; }
 
 if ! kubectl get crd icecreams.controller.nicoleh.io >/dev/null 2>&1; then
-  CLEAN_UP="kubectl delete -f 05-crd-go/config/crd --ignore-not-found --wait=false"
-  kubectl apply -f 05-crd-go/config/crd
+  CLEAN_UP="kubectl delete crd icecreams.controller.nicoleh.io --ignore-not-found --wait=false"
+  kubectl apply -f 05-crd-go/config/crd/controller.nicoleh.io_icecreams.yaml
   until_true 'the definition is Established' established
 fi
 say 'find-the-bugs looks at its Icecream every second. Nothing changes, and it sends an update each time.'
