@@ -142,8 +142,11 @@ func (s *scene) drift(ctx context.Context, deployment string, replicas int) erro
 	})
 }
 
-// replaceIcecream deletes an Icecream and makes another one of that name.
+// replaceIcecream deletes an Icecream and makes another one of that name. Two calls
+// wait for each other: between the two requests of one there is no Icecream.
 func (s *scene) replaceIcecream(ctx context.Context, name string) error {
+	s.replacing.Lock()
+	defer s.replacing.Unlock()
 	client := s.objects.IcecreamV1alpha1().Icecreams(s.ns)
 	var old *v1alpha1.Icecream
 	if err := s.do(ctx, func(ctx context.Context) (err error) {
@@ -210,13 +213,20 @@ func icecreamState(ctx context.Context, s *scene) (string, error) {
 			ptr.Equal(st.AvailableReplicas, want.Replicas) && ptr.Equal(st.Replicas, want.Replicas) &&
 			meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionAvailable) && meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionOwned),
 			"Icecream %s is %+v, want %+v to be available", ice.Name, ice.Status, want)
-		// Which nodes they are is the scheduler's choice.
+		// Which nodes they are is the scheduler's choice. Two pods that are to come may
+		// stand against two of deleted owners that are to go, so each Icecream's are counted.
 		var nodes []string
+		count := 0
 		for _, p := range pods.Items {
-			if p.Labels[v1alpha1.UIDLabel] == string(ice.UID) && p.Spec.NodeName != "" {
+			if p.Labels[v1alpha1.UIDLabel] != string(ice.UID) {
+				continue
+			}
+			count++
+			if p.Spec.NodeName != "" {
 				nodes = append(nodes, p.Spec.NodeName)
 			}
 		}
+		expect(count == int(*ice.Spec.Replicas), "Icecream %s has %d pods, want %d", ice.Name, count, *ice.Spec.Replicas)
 		slices.Sort(nodes)
 		expect(slices.Equal(slices.Compact(nodes), st.Nodes), "Icecream %s names the nodes %v, its pods run on %v", ice.Name, st.Nodes, nodes)
 	}

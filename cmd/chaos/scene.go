@@ -69,10 +69,11 @@ type scene struct {
 	early      int // so many evictions may come early, see judge
 	checks     []func() error
 
-	mu      sync.Mutex
-	process *proc.Process
-	crashes int
-	logs    strings.Builder // of the processes before
+	replacing sync.Mutex // people and a fault may replace the same Icecream
+	mu        sync.Mutex
+	process   *proc.Process
+	crashes   int
+	logs      strings.Builder // of the processes before
 }
 
 // A result is what has become of a scene.
@@ -195,15 +196,12 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 		s.Strikes.Add(int64(n))
 	}
 
-	// Converge, and stay. The time begins when everything is there again.
-	start := time.Now()
-	if err := poll.Until(ctx, 100*time.Millisecond, patience, func(ctx context.Context) error { return s.compare(ctx, r) }); err != nil {
+	if err := s.converges(ctx, r); err != nil {
 		return err
 	}
 	if s.want == "" {
 		s.want = r.state
 	}
-	r.took = time.Since(start)
 	if err := s.stays(ctx, r); err != nil {
 		return err
 	}
@@ -250,6 +248,27 @@ func (s *scene) compare(ctx context.Context, r *result) (err error) {
 		return fmt.Errorf("not as in the undisturbed run (-undisturbed +now):\n%s", cmp.Diff(strings.Split(s.want, "\n"), strings.Split(r.state, "\n")))
 	}
 	return nil
+}
+
+// converges waits until everything is as promised, and the controller has come to
+// rest. The time begins when everything is there again. Before that rest, the state
+// may look right although a late event or a write that a fault holds up is still to
+// come, with what was true a moment ago.
+func (s *scene) converges(ctx context.Context, r *result) error {
+	const rest = time.Second // more than a fault holds up an event and what follows from it
+	start := time.Now()
+	since, written := start, 0
+	return poll.Until(ctx, 100*time.Millisecond, patience, func(ctx context.Context) error {
+		err := s.compare(ctx, r)
+		if n := len(s.requests(writes)); err != nil || n > written {
+			since, written = time.Now(), n
+		}
+		r.took = since.Sub(start)
+		if err == nil && time.Since(since) < rest {
+			err = errors.New("everything is as promised, but the controller goes on to write")
+		}
+		return err
+	})
 }
 
 // stays checks that the controller leaves everything as it is for two resyncs.
