@@ -69,6 +69,7 @@ func TestBrokenFileIsOneLine(t *testing.T) {
 	write(t, dir, "anna.json", anna)
 	for name, text := range map[string]string{
 		"empty": "", "cut": anna[:50], "list": "[]", "other": "{}", "html": "<html>", "wrong": `{"tasks": [{"checks": "many"}]}`,
+		"steps": `{"tasks": [{"task": "a1.1"}]}`, "tasks": `{"tasks": [` + strings.Repeat(`{"task": "1.1"},`, mostTasks) + `{"task": "1.1"}]}`,
 		"large": strings.Repeat(" ", limit+1), "line\nbreak": "{",
 	} {
 		write(t, dir, name+".json", text)
@@ -78,8 +79,8 @@ func TestBrokenFileIsOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := columns(Table(dir))
-	if len(lines) != 12 {
-		t.Errorf("%d lines, want the heading, anna and 10 broken ones: %q", len(lines), lines)
+	if len(lines) != 14 {
+		t.Errorf("%d lines, want the heading, anna and 12 broken ones: %q", len(lines), lines)
 	}
 	for _, line := range lines[1:] {
 		text := strings.Join(line, " ")
@@ -91,7 +92,7 @@ func TestBrokenFileIsOneLine(t *testing.T) {
 
 func TestNothingReachesTheTerminalButText(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "anna.json", `{"tasks": [{"task": "1\u001b[2J.1", "name": "\u001b]0;x\u0007", "state": "begun", "mistake": "\u009b1m\n"}]}`)
+	write(t, dir, "anna.json", `{"tasks": [{"task": "1.1", "name": "\u001b]0;x\u0007", "state": "begun", "mistake": "\u009b1m\n"}]}`)
 	write(t, dir, "\x1b[31m.json", "{")
 	if table := Table(dir); strings.ContainsAny(table, "\x1b\x07\u009b") || strings.Count(table, "\n") != 3 {
 		t.Errorf("%q", table)

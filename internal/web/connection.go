@@ -3,17 +3,15 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
-	"strconv"
+	"os"
 	"time"
 
 	"github.com/coder/websocket"
-)
 
-// accept makes a WebSocket of a request. ServeHTTP has checked its origin, and its token, which is the other protocol.
-func accept(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
-	return websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
-}
+	"github.com/k8s-go/workshop/internal/socket"
+)
 
 // patience is how long a page may leave unread what it is sent. Then its connection is closed.
 const patience = 5 * time.Second
@@ -30,21 +28,6 @@ func tell(p *websocket.Conn, value any) {
 	send(p, websocket.MessageText, text)
 }
 
-// keepAlive says every half a minute that there is still somebody, until ctx ends: forwarders drop what is silent.
-func keepAlive(ctx context.Context, conn *websocket.Conn) {
-	for err := error(nil); err == nil; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(30 * time.Second):
-		}
-		waiting, cancel := context.WithTimeout(ctx, time.Minute)
-		err = conn.Ping(waiting)
-		cancel()
-	}
-	_ = conn.CloseNow() // the other side sleeps, or the way to it is broken
-}
-
 // connect shows a terminal in a page, for as long as the page is there.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	t, err := s.terminals.find(r.PathValue("id"))
@@ -59,12 +42,9 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	defer p.CloseNow()
 	defer t.leave(p)
 	p.SetReadLimit(1 << 20)
-	cols, _ := strconv.ParseUint(r.URL.Query().Get("cols"), 10, 16) // none: the size stays
-	rows, _ := strconv.ParseUint(r.URL.Query().Get("rows"), 10, 16)
-	t.resize(p, uint16(cols), uint16(rows))
 	ctx, cancel := context.WithCancel(s.terminals.ctx)
 	defer cancel()
-	go keepAlive(ctx, p)
+	go socket.KeepAlive(ctx, p)
 	for {
 		kind, data, err := p.Read(ctx)
 		if err != nil {
@@ -73,7 +53,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		if kind == websocket.MessageText {
 			err = s.obey(t, p, data)
 		} else if t.write(p, false) {
-			_, err = t.tty.Write(data)
+			err = t.typeIn(p, data)
 		}
 		if err != nil {
 			reason := err.Error()
@@ -81,6 +61,18 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// typeIn passes keys on. A program that does not read them must not stop what else the page asks for.
+func (t *terminal) typeIn(p *websocket.Conn, data []byte) error {
+	_ = t.tty.SetWriteDeadline(time.Now().Add(patience)) // on a Mac there is none
+	_, err := t.tty.Write(data)
+	_ = t.tty.SetWriteDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		tell(p, message{Type: "unread"})
+		return nil
+	}
+	return err
 }
 
 // join shows the terminal in one more window, which gets what it has missed. It answers the request, also with an error.
@@ -92,16 +84,16 @@ func (t *terminal) join(w http.ResponseWriter, r *http.Request) (*websocket.Conn
 		fail(w, err)
 		return nil, err
 	}
-	p, err := accept(w, r)
+	p, err := socket.Accept(w, r)
 	if err != nil {
 		return nil, err
 	}
-	t.pages[p] = struct{}{}
+	t.pages[p] = &page{}
 	if t.writer == nil {
 		t.writer = p
 	}
 	t.tellRoles() // the size comes before what was written for it
-	send(p, websocket.MessageBinary, t.output[max(len(t.output)-kept, 0):])
+	t.show(p, t.tail())
 	switch {
 	case t.ended:
 		tell(p, message{Type: "exited"})

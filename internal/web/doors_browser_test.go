@@ -94,8 +94,7 @@ func TestBrowserOtherPort(t *testing.T) {
 	if answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("with what the stranger has learned, a new terminal is answered with %s; the browser sent %v", answer.Status, learned)
 	}
-	var list []struct{ ID int }
-	if c.call("GET", "/api/terminals", "", &list); len(list) != 1 {
+	if list := c.terminals(); len(list) != 1 {
 		t.Errorf("there are the terminals %v, want the learner's alone", list)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Server) exercises(step workspace.Step, _ *http.Request) (any, error) {
 	}
 	rows := []exerciseRow{}
 	for i, t := range tasks {
-		row := exerciseRow{progress[i], t.Do, t.Folder, nil}
+		row := exerciseRow{progress[i], t.Do, nil}
 		if t.Begun(s.options.Workspace) {
 			if row.Files, err = filesOf(t, s.options.Workspace); err != nil {
 				return nil, err
@@ -39,9 +39,8 @@ func (s *Server) exercises(step workspace.Step, _ *http.Request) (any, error) {
 // An exerciseRow is a task with the learner's files, as paths of the clone, the one to write in first.
 type exerciseRow struct {
 	exercise.Progress
-	Do     string   `json:"do"` // what the task asks for
-	Folder string   `json:"folder,omitempty"`
-	Files  []string `json:"files"`
+	Do    string   `json:"do"` // what the task asks for
+	Files []string `json:"files"`
 }
 
 // filesOf names a learner's files of a task.
@@ -81,12 +80,5 @@ func (s *Server) doExercise(step workspace.Step, r *http.Request) (any, error) {
 			command = fmt.Sprintf("make %s %s", action, tasks[0].Args())
 		}
 	}
-	t, err := s.terminals.find(r.URL.Query().Get("terminal"))
-	if err != nil {
-		return nil, err
-	}
-	if !t.begin(command, &run{}) {
-		return nil, refuse(http.StatusConflict, "A command runs in terminal %d. Wait for its end, or open another terminal.", t.ID)
-	}
-	return map[string]string{"command": command}, nil
+	return s.beginIn(r, command)
 }

@@ -227,14 +227,16 @@ func (r *lessonRenderer) link(w util.BufWriter, _ []byte, node ast.Node, enterin
 	case target == "reference.md":
 		href = "#" + cmp.Or(fragment, "reference")
 	case filepath.IsLocal(file):
+		if m := lessonFile.FindStringSubmatch(file); m != nil {
+			attributes = fmt.Sprintf(` class="file" data-step="%s"`, m[1])
+			href = strings.TrimSuffix("/?step="+m[1]+"#"+cmp.Or(fragment, m[2]), "#")
+			break
+		}
 		attributes = fmt.Sprintf(` class="file" data-path="%s"`, html.EscapeString(file))
 		href = fmt.Sprintf("/?step=%d&file=%s", r.step.Number, url.QueryEscape(file))
 		if m := lineFragment.FindStringSubmatch(fragment); m != nil {
 			attributes += fmt.Sprintf(` data-line="%s"`, m[1])
 			href += "&line=" + m[1]
-		}
-		if m := lessonFile.FindStringSubmatch(file); m != nil {
-			href = strings.TrimSuffix("/?step="+m[1]+"#"+cmp.Or(fragment, m[2]), "#")
 		}
 	}
 	_, err := fmt.Fprintf(w, `<a href="%s"%s>`, html.EscapeString(href), attributes)

@@ -29,7 +29,7 @@ func (m *marks) scan(data []byte, f func(mark string, output []byte)) {
 	at := 0
 	for _, found := range mark.FindAllSubmatchIndex(data, -1) {
 		text, ours := strings.CutSuffix(string(data[found[2]:found[3]]), ";"+m.nonce)
-		if !ours {
+		if !ours || text == "" {
 			continue
 		}
 		output(data[at:found[0]])

@@ -105,6 +105,16 @@ func TestBrowserEditor(t *testing.T) {
 	b.accessible("the editor with a verdict")
 	b.click(`#editor [data-edit="hint"]`)
 	b.until(shows(1, "Which of the four types"))
+	// Check in the list judges what is in the editor, too.
+	b.ready(1)
+	b.run(editor + `.focus()`)
+	b.keys(kb.End, kb.Enter, "# checked")
+	b.until(`document.querySelector('#edited').textContent.includes('not saved')`)
+	b.click("#exercises summary")
+	b.click(fmt.Sprintf(`li[data-task="%s"] [data-action="check"]`, task.ID()))
+	waitFor(t, func() bool { return strings.Contains(read(), "# checked") })
+	b.until(`document.querySelector('#verdict').textContent.startsWith('Checking')`)
+	b.until(`/^Line \d+: .*is not done yet/.test(document.querySelector('#verdict').textContent)`)
 	// Somebody else writes the file, with other line ends: a clean one follows and is clean, a changed one asks.
 	fatal.If(t, os.WriteFile(disk, []byte("# theirs\r\n"), 0o755))
 	b.until(editor + `.textContent.includes('# theirs') && document.querySelector('#edited').textContent === ` + fmt.Sprintf("%q", name))
@@ -265,6 +275,15 @@ func TestBrowserStay(t *testing.T) {
 	b.ready(1)
 	b.until(`document.querySelector('#status').textContent.includes('You are back at step 2, 20. Section')`)
 	b.until(`Math.abs(document.getElementById('20-section').getBoundingClientRect().top - document.querySelector('#lesson').getBoundingClientRect().top) < 60`)
+	// A link to a section stays in that step, whatever the address was at first.
+	b.click("#contents summary")
+	b.click(`#contents a[href="#20-section"]`)
+	b.until(`location.hash === '#20-section'`)
+	b.run(`history.back()`)
+	b.until(`location.hash === '' && document.querySelector('#steps [data-step="2"]').getAttribute('aria-current')`)
+	if !eval[bool](b, `document.querySelector('#lesson .run').dataset.step === '2'`) {
+		t.Error("a link to a section leads to another step")
+	}
 	// So does a reload with the step in the address, to the paragraph.
 	b.run(`document.getElementById('30-section').nextElementSibling.scrollIntoView()`)
 	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["place"]), "30-section") })
@@ -305,6 +324,11 @@ func TestBrowserTwoWindows(t *testing.T) {
 	if eval[bool](two, shows(1, "two-42")) {
 		t.Error("both windows write")
 	}
+	// A terminal that one opens and closes is there for the other, too.
+	one.click("#new-terminal")
+	two.until(`document.querySelector('#terminal-list [data-terminal="2"]')`)
+	one.click(`#terminal-list [aria-label="Close terminal 2"]`)
+	two.until(`!document.querySelector('#terminal-list [data-terminal="2"]')`)
 	two.click(".note button")
 	one.until(`!` + note + `.hidden`)
 	two.until(note + `.hidden`)
@@ -318,6 +342,13 @@ func TestBrowserTwoWindows(t *testing.T) {
 	one.until(shows(1, "alone-42"))
 	two.do("coming back", chromedp.Navigate(c.base+"/"))
 	two.until(`!` + note + `.hidden`)
+	// More than a window can draw: it sees the end, and the browser complains about nothing.
+	one.click(`.screen[data-terminal="1"]`)
+	one.keys("yes flood | head -c 150000000; echo end-$((6 * 7))", kb.Enter)
+	one.until(shows(1, "end-42"))
+	two.until(shows(1, "end-42"))
+	one.keys("echo after-$((6 * 7))", kb.Enter)
+	one.until(shows(1, "after-42"))
 	// A setting holds in both.
 	one.click("#settings summary")
 	one.click("#theme")
@@ -405,7 +436,7 @@ func TestBrowserKnow(t *testing.T) {
 	b.until(`document.querySelector('#faults').hidden`)
 	look.Error = "connection refused"
 	tell()
-	b.until(`document.querySelector('#cluster').textContent === 'kwok: does not answer'`)
+	b.until(`document.querySelector('#cluster').textContent === 'kwok does not answer: connection refused'`)
 }
 
 // At 200 % zoom and on a small window one pane can have the whole page.

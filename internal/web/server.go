@@ -89,7 +89,11 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 	if problem != "" {
 		fmt.Fprintln(os.Stderr, problem)
 	}
-	s.terminals = &terminals{ctx: ctx, dir: options.Workspace.Root, env: options.Env, all: map[int]*terminal{}}
+	s.terminals = &terminals{ctx: ctx, dir: options.Workspace.Root, env: options.Env, all: map[int]*terminal{}, tell: func(ids []int) {
+		s.state.Lock()
+		defer s.state.Unlock()
+		s.state.tell("terminals", ids)
+	}}
 	if options.State != "" {
 		s.terminals.past = filepath.Join(filepath.Dir(options.State), "history")
 	}
@@ -155,9 +159,9 @@ func (s *Server) routes() http.Handler {
 		"PUT /api/edit":                       s.saveWork,
 		"GET /api/exercises/{step}":           s.ofStep(s.exercises),
 		"POST /api/exercises/{step}/{action}": s.ofStep(s.doExercise),
+		"POST /api/tours/{name}":              s.tour,
 		"GET /api/trainer/{step}":             s.ofStep(s.trainer),
 		"GET /api/board":                      s.board,
-		"GET /api/terminals":                  s.terminals.list,
 		"POST /api/terminals":                 s.terminals.open,
 		"DELETE /api/terminals/{id}":          s.terminals.remove,
 	} {

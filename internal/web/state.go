@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/k8s-go/workshop/internal/socket"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -26,6 +27,7 @@ type state struct {
 
 	sync.Mutex                            // whoever calls a method holds it
 	kept       map[string]json.RawMessage // in the file, unless it is null
+	unwritten  bool                       // the file could not be written last
 	told       map[string]json.RawMessage // true only for as long as the server runs
 	pages      map[*websocket.Conn]struct{}
 }
@@ -59,7 +61,7 @@ func openState(file string) (s *state, problem string, err error) {
 
 // set remembers a value and tells all windows.
 func (s *state) set(name string, value json.RawMessage) error {
-	if bytes.Equal(s.kept[name], value) {
+	if bytes.Equal(s.kept[name], value) && !s.unwritten {
 		return nil
 	}
 	kept := maps.Clone(s.kept)
@@ -74,7 +76,8 @@ func (s *state) set(name string, value json.RawMessage) error {
 		return nil
 	}
 	data, _ := json.MarshalIndent(kept, "", " ") // each of them is JSON
-	if err := errors.Join(os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600)); err != nil {
+	err := errors.Join(os.MkdirAll(filepath.Dir(s.file), 0o755), workspace.WriteWhole(s.file, data, 0o600))
+	if s.unwritten = err != nil; err != nil {
 		return fmt.Errorf("keeping what the page remembers: %w", err)
 	}
 	return nil
@@ -115,7 +118,7 @@ func (s *Server) getState(*http.Request) (any, error) {
 // followState tells a window everything, and then each change. It is a WebSocket, because a
 // browser has only six connections for requests to one server, of all windows together.
 func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
-	p, err := accept(w, r)
+	p, err := socket.Accept(w, r)
 	if err != nil {
 		return // the answer is written
 	}
@@ -124,7 +127,7 @@ func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
 	tell(p, s.state.all())
 	s.state.pages[p] = struct{}{}
 	s.state.Unlock()
-	keepAlive(p.CloseRead(s.terminals.ctx), p)
+	socket.KeepAlive(p.CloseRead(s.terminals.ctx), p)
 	s.state.Lock()
 	defer s.state.Unlock()
 	delete(s.state.pages, p)

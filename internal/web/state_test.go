@@ -83,6 +83,26 @@ func TestStateThatIsBroken(t *testing.T) {
 	}
 }
 
+// What could not be written is written as soon as it can be, also if it is the same.
+func TestStateIsWrittenLater(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "folder")
+	fatal.If(t, os.WriteFile(folder, nil, 0o644)) // a file in its place
+	s, _, err := openState("")
+	fatal.If(t, err)
+	s.file = filepath.Join(folder, "page.json")
+	draft := json.RawMessage(`"mine"`)
+	for range 2 {
+		if err := s.set("draft", draft); err == nil {
+			t.Error("it says that it is kept")
+		}
+	}
+	fatal.If(t, os.Remove(folder))
+	fatal.If(t, s.set("draft", draft))
+	if now, _, err := openState(s.file); err != nil || string(now.kept["draft"]) != `"mine"` {
+		t.Errorf("kept: %s, %v", now.kept, err)
+	}
+}
+
 // Each window hears what there is, and then what another one changes, once.
 func TestStateIsTold(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true")})

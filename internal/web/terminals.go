@@ -33,6 +33,7 @@ import (
 const (
 	maxTerminals = 8
 	maxPages     = 8         // windows of one terminal
+	maxBehind    = 2 << 20   // bytes that a page may have to draw before it gets no more
 	kept         = 256 << 10 // bytes of output that a page sees again when it comes back
 )
 
@@ -44,7 +45,8 @@ type terminals struct {
 	ctx  context.Context
 	dir  string // where a shell starts
 	env  []string
-	past string // the folder of the shells' histories; "" keeps none
+	past string          // the folder of the shells' histories; "" keeps none
+	tell func(ids []int) // which there are
 	wait sync.WaitGroup
 
 	mu   sync.Mutex
@@ -57,6 +59,7 @@ type terminals struct {
 type terminal struct {
 	ID   int      `json:"id"` // which is all that a page is told of it
 	tty  *os.File // our side of it
+	dir  string   // where it has started
 	stop context.CancelFunc
 	done chan struct{} // closed when nothing of it is left
 
@@ -64,20 +67,26 @@ type terminal struct {
 	output []byte // the last of it, at least kept bytes
 	marks  marks
 	ready  bool // bash waits for a command
+	away   bool // and not where it has started
 	run    *run // what the page has asked for, until bash is ready again
 	ended  bool
-	pages  map[*websocket.Conn]struct{}
+	pages  map[*websocket.Conn]*page
 	writer *websocket.Conn // the window whose keys and size count; nil if it has gone
 	size   unix.Winsize
 }
 
-// asked names a command of a lesson, or a tour of the X-ray.
+// A page is a window that shows a terminal.
+type page struct {
+	behind int  // bytes that it was sent and has not drawn
+	skips  bool // it is too far behind, and gets the last output as soon as it has caught up
+}
+
+// asked names a command of a lesson.
 type asked struct {
 	Step    int    `json:"step,omitempty"`
 	Block   int    `json:"block,omitempty"`
 	Command int    `json:"command,omitempty"`
 	Hash    string `json:"hash,omitempty"` // of the command's text, as the page has it
-	Tour    string `json:"tour,omitempty"`
 }
 
 // A run is what a terminal does for the page.
@@ -115,6 +124,7 @@ func (ts *terminals) open(*http.Request) (any, error) {
 	}
 	ts.last++
 	ts.all[t.ID] = t
+	ts.tellAll()
 	return t, nil
 }
 
@@ -156,7 +166,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		stop()
 		return nil, errors.Join(err, ours.Close())
 	}
-	t := &terminal{ID: id, tty: ours, size: size, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*websocket.Conn]struct{}{}}
+	t := &terminal{ID: id, tty: ours, dir: ts.dir, size: size, stop: stop, done: make(chan struct{}), marks: marks{nonce: nonce}, pages: map[*websocket.Conn]*page{}}
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -179,6 +189,7 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		ts.mu.Lock()
 		defer ts.mu.Unlock()
 		delete(ts.all, id)
+		ts.tellAll()
 		ts.err = errors.Join(ts.err, err)
 	})
 	return t, nil
@@ -224,13 +235,8 @@ func (ts *terminals) find(id string) (*terminal, error) {
 	return nil, refuse(http.StatusNotFound, "There is no terminal %s.", id)
 }
 
-func (ts *terminals) list(*http.Request) (any, error) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	all := slices.AppendSeq([]*terminal{}, maps.Values(ts.all))
-	slices.SortFunc(all, func(a, b *terminal) int { return a.ID - b.ID })
-	return all, nil
-}
+// tellAll tells which terminals there are. The caller holds ts.mu.
+func (ts *terminals) tellAll() { ts.tell(slices.AppendSeq([]int{}, maps.Keys(ts.all))) }
 
 // remove ends a terminal, and waits until nothing of it is left.
 func (ts *terminals) remove(r *http.Request) (any, error) {
@@ -242,20 +248,46 @@ func (ts *terminals) remove(r *http.Request) (any, error) {
 	return struct{}{}, err
 }
 
-// Write sends output to the pages, and keeps it for those that come later. The slowest page
-// slows the program down, but one that has stopped reading loses its connection.
+// Write sends output to the pages, and keeps it for those that come later. No page slows the
+// program down: one that draws too slowly gets the last of the output later, and one that has
+// stopped reading loses its connection.
 func (t *terminal) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.output = append(t.output, data...)
 	for p := range t.pages {
-		send(p, websocket.MessageBinary, data)
+		t.show(p, data)
 	}
 	t.marks.scan(data, t.mark)
 	if len(t.output) > 2*kept { // not with each piece, which would move all of it
 		t.output = append(t.output[:0], t.output[len(t.output)-kept:]...)
 	}
 	return len(data), nil
+}
+
+// show sends output to a page that can keep up. The caller holds t.mu.
+func (t *terminal) show(p *websocket.Conn, data []byte) {
+	page := t.pages[p]
+	if page.skips = page.skips || page.behind > maxBehind; !page.skips {
+		page.behind += len(data)
+		send(p, websocket.MessageBinary, data)
+	}
+}
+
+// tail is what a page sees that comes back. The caller holds t.mu.
+func (t *terminal) tail() []byte { return t.output[max(len(t.output)-kept, 0):] }
+
+// drawn hears from a page how many bytes more are on its screen.
+func (t *terminal) drawn(p *websocket.Conn, bytes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	page := t.pages[p]
+	page.behind -= min(max(bytes, 0), page.behind)
+	if page.skips && page.behind < maxBehind/4 {
+		page.skips = false
+		tell(p, message{Type: "again"})
+		t.show(p, t.tail())
+	}
 }
 
 // tell tells all pages. The caller holds t.mu.
@@ -293,7 +325,7 @@ func (t *terminal) mark(mark string, output []byte) {
 		if r != nil && !r.ended {
 			return // bash has drawn the prompt again, to show the command below it
 		}
-		t.ready = true
+		t.ready, t.away = true, mark != "B"
 		if t.run = nil; r != nil {
 			m := message{Type: "result", asked: r.asked, ExitCode: &r.exitCode}
 			if r.judge != nil {
@@ -312,6 +344,9 @@ func (t *terminal) begin(text string, r *run) bool {
 		t.mu.Unlock()
 		return false
 	}
+	if t.away {
+		text = "cd " + proc.Quoted(t.dir) + "; " + text
+	}
 	t.ready, t.run = false, r
 	t.tell(message{Type: "started", asked: r.asked})
 	t.mu.Unlock()
@@ -322,10 +357,10 @@ func (t *terminal) begin(text string, r *run) bool {
 
 // A request comes from the page as JSON.
 type request struct {
-	Type string `json:"type"`
-	Cols uint16 `json:"cols"`
-	Rows uint16 `json:"rows"`
-	Name string `json:"name"`
+	Type  string `json:"type"`
+	Cols  uint16 `json:"cols"`
+	Rows  uint16 `json:"rows"`
+	Bytes int    `json:"bytes"`
 	asked
 }
 
@@ -366,42 +401,53 @@ func (s *Server) obey(t *terminal, p *websocket.Conn, data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return fmt.Errorf("a request of the page: %w", err)
 	}
-	text, judge := "", (func(*message, []string))(nil)
 	switch r.Type {
 	case "resize":
 		t.resize(p, r.Cols, r.Rows)
-		return nil
+	case "drawn":
+		t.drawn(p, r.Bytes)
 	case "write":
 		t.write(p, true)
-		return nil
 	case "run":
 		c, err := s.command(r.Step, r.Block, r.Command)
 		if err != nil || hashOf(c.Text) != r.Hash {
 			tell(p, message{Type: "stale", asked: r.asked}) // the lesson has changed since the page was loaded
 			return nil
 		}
-		text = c.Text
-		judge = func(m *message, printed []string) {
+		t.write(p, true) // whoever clicks means this window
+		if !t.begin(c.Text, &run{asked: r.asked, judge: func(m *message, printed []string) {
 			m.Difference = c.Difference(printed, *m.ExitCode)
 			m.OK = new(m.Difference == "")
 			s.remember(*m)
-		}
-	case "tour":
-		r.asked = asked{Tour: r.Name}
-		if s.options.Tour != nil {
-			text, _ = s.options.Tour(r.Name)
-		}
-		if text == "" {
-			return fmt.Errorf("there is no tour %q", r.Name)
+		}}) {
+			tell(p, message{Type: "busy", asked: r.asked})
 		}
 	default:
 		return fmt.Errorf("there is no request %q", r.Type)
 	}
-	t.write(p, true) // whoever clicks means this window
-	if !t.begin(text, &run{asked: r.asked, judge: judge}) {
-		tell(p, message{Type: "busy", asked: r.asked})
-	}
 	return nil
+}
+
+// beginIn types a command into the terminal that a request names.
+func (s *Server) beginIn(r *http.Request, command string) (any, error) {
+	t, err := s.terminals.find(r.URL.Query().Get("terminal"))
+	if err != nil {
+		return nil, err
+	}
+	if !t.begin(command, &run{}) {
+		return nil, refuse(http.StatusConflict, "A command runs in terminal %d. Wait for its end, or open another terminal.", t.ID)
+	}
+	return map[string]string{"command": command}, nil
+}
+
+// tour begins a tour of the X-ray.
+func (s *Server) tour(r *http.Request) (any, error) {
+	if s.options.Tour != nil {
+		if command, ok := s.options.Tour(r.PathValue("name")); ok {
+			return s.beginIn(r, command)
+		}
+	}
+	return nil, refuse(http.StatusNotFound, "There is no tour %s.", r.PathValue("name"))
 }
 
 // remember keeps what a command of a lesson came to. Of a command that was written since, with

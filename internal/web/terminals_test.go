@@ -25,6 +25,7 @@ import (
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
+	"github.com/k8s-go/workshop/internal/socket"
 )
 
 // shows reads on until the terminal has shown a text.
@@ -53,8 +54,9 @@ func TestBusyTerminalRefuses(t *testing.T) {
 	if code, text := c.call("POST", "/api/exercises/1/progress?terminal=1", "", nil); code != http.StatusConflict {
 		t.Errorf("make progress got %d %s", code, text)
 	}
-	s.ask(`{"type":"tour","name":"one"}`)
-	s.until("busy")
+	if code, text := c.call("POST", "/api/tours/one?terminal=1", "", nil); code != http.StatusConflict {
+		t.Errorf("a tour got %d %s", code, text)
+	}
 	// The command goes on, and ends as the lesson says.
 	s.keys("line\r")
 	if m := s.until("result"); m.Command != 1 || !*m.OK {
@@ -83,7 +85,7 @@ func TestBusyTerminalRefuses(t *testing.T) {
 	if m := s.until("result"); !*m.OK {
 		t.Errorf("after half a line: %+v", m)
 	}
-	s.ask(`{"type":"tour","name":"one"}`)
+	c.call("POST", "/api/tours/one?terminal=1", "", nil)
 	s.shows("\atour one\r\n")
 	s.until("prompt")
 	// Ctrl-C ends a command, and the lesson expects another end.
@@ -100,7 +102,7 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
 	s := c.terminal()
 	for _, request := range []string{
-		"", "{", "[]", "null", `{"type":"nothing"}`, `{"type":"tour","name":"none"}`,
+		"", "{", "[]", "null", `{"type":"nothing"}`,
 		`{"type":"resize","cols":-1}`, `{"type":"resize","cols":100000,"rows":1}`,
 	} {
 		bad := c.join(s.id)
@@ -134,6 +136,7 @@ func TestBadRequestsEndTheConnectionOnly(t *testing.T) {
 	}
 	for path, want := range map[string]int{
 		"/api/exercises/1/solution?terminal=1": 404, "/api/exercises/9/check?terminal=1": 404, "/api/exercises/1/check?terminal=1&task=none%3Breboot": 404, "/api/exercises/1/check": 404,
+		"/api/tours/none?terminal=1": 404,
 	} {
 		if got, text := c.call("POST", path, "", nil); got != want {
 			t.Errorf("%s: %d %s, want %d", path, got, text, want)
@@ -196,6 +199,67 @@ func TestLongLineIsBounded(t *testing.T) {
 	}
 }
 
+// A page that draws more slowly than a program prints gets no more than it can keep, slows nobody
+// down, and sees the end of the output as soon as it has caught up.
+func TestSlowPageSeesTheEnd(t *testing.T) {
+	c := serve(t, Options{Workspace: clone(t, "$ head -c 20000000 /dev/zero | tr '\\0' x | fold -w 80; echo; echo the end"), Env: os.Environ()})
+	s := c.terminal()
+	s.drawn = -1 // it draws nothing
+	s.bytes = 0
+	s.run(1, 1, 1)
+	s.until("result")
+	if s.bytes < maxBehind || s.bytes > maxBehind+2*kept {
+		t.Errorf("a page that draws nothing gets %d bytes", s.bytes)
+	}
+	if strings.Contains(s.output.String(), "the end\r\n") {
+		t.Error("it has got all of it")
+	}
+	s.output.Reset()
+	s.ask(fmt.Sprintf(`{"type":"drawn","bytes":%d}`, s.bytes))
+	s.until("again")
+	s.shows("the end\r\n")
+	s.ask(`{"type":"drawn","bytes":-9}`)
+	s.keys("echo and $((6 * 7))\r")
+	s.shows("and 42\r\n")
+}
+
+// Whoever pastes much into a program that does not read is told so, and the page goes on.
+func TestUnreadPaste(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs writes to a terminal that can time out")
+	}
+	c := serve(t, Options{Workspace: clone(t, "$ true"), Env: os.Environ()})
+	s := c.terminal()
+	s.keys("sleep 1000\r")
+	s.until("running")
+	s.keys(strings.Repeat("a line\n", 10_000))
+	s.until("unread")
+	s.ask(`{"type":"resize","cols":101,"rows":20}`)
+	if m := s.until("role"); m.Cols != 101 {
+		t.Errorf("after that, the page hears of %+v", m)
+	}
+}
+
+// What the page begins it begins at the root of the clone, wherever somebody has gone in the terminal.
+func TestBeginsAtTheRoot(t *testing.T) {
+	ws := clone(t, "$ test -e 01-one/README.md && echo here\nhere")
+	fatal.If(t, os.MkdirAll(filepath.Join(ws.Root, "work", "it's mine"), 0o755))
+	c := serve(t, Options{Workspace: ws, Env: os.Environ()})
+	s := c.terminal()
+	s.keys("cd \"work/it's mine\"\r")
+	s.until("prompt")
+	s.run(1, 1, 1)
+	if m := s.until("result"); !*m.OK {
+		t.Errorf("in another folder: %+v\n%s", m, s.output.String())
+	}
+	s.until("prompt")
+	s.output.Reset()
+	s.run(1, 1, 1)
+	if m := s.until("result"); !*m.OK || strings.Contains(s.output.String(), "cd ") {
+		t.Errorf("and then: %+v\n%s", m, s.output.String())
+	}
+}
+
 // watchHeap returns a function that ends it, and returns the most that there was on the heap, in MiB.
 func watchHeap() func() uint64 {
 	percent := debug.SetGCPercent(50) // make test sets GOGC=400, and four fifths of the heap would be garbage
@@ -234,6 +298,8 @@ func TestMessagesAreBounded(t *testing.T) {
 	nonce := tm.marks.nonce
 	tm.mu.Unlock()
 	heap := watchHeap()
+	s.keys("printf '\\e]133;;" + nonce + "\\a'\r") // no mark of ours
+	s.until("prompt")
 	s.keys("yes $'\\e]133;P;" + nonce + "\\a\\e]133;B;" + nonce + "\\a' | head -c 5000000; sleep 1000\r")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -340,8 +406,7 @@ func TestNothingIsLeftOfATerminal(t *testing.T) {
 			}
 		}
 		err := poll.Until(t.Context(), 50*time.Millisecond, 20*time.Second, func(context.Context) error {
-			var list []struct{}
-			c.call("GET", "/api/terminals", "", &list)
+			list := c.terminals()
 			files, err := filepath.Glob(filepath.Join(temp, "*"))
 			if len(list)+len(files) > 0 || err != nil {
 				return fmt.Errorf("%d terminals are listed; files %v (%v)", len(list), files, err)
@@ -465,7 +530,7 @@ func TestMarksInPieces(t *testing.T) {
 func TestPromptDrawnAgain(t *testing.T) {
 	pages := make(chan *websocket.Conn, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := accept(w, r)
+		p, err := socket.Accept(w, r)
 		if err != nil {
 			t.Error(err)
 		}
@@ -476,7 +541,7 @@ func TestPromptDrawnAgain(t *testing.T) {
 	fatal.If(t, err)
 	defer conn.CloseNow()
 	p := <-pages
-	tm := &terminal{run: &run{}, marks: marks{nonce: "N"}, pages: map[*websocket.Conn]struct{}{p: {}}}
+	tm := &terminal{run: &run{}, marks: marks{nonce: "N"}, pages: map[*websocket.Conn]*page{p: {}}}
 	for _, step := range []struct{ output, messages string }{
 		{"\x1b]133;A;N\a$ \x1b]133;B;N\aecho\r\n", ""},
 		{"\x1b]133;C;N\aoutput\r\n", ""},

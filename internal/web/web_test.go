@@ -107,6 +107,7 @@ type screen struct {
 	conn   *websocket.Conn
 	output bytes.Buffer
 	bytes  int // how many there were, also when output was cut
+	drawn  int // of those that the server is not told of yet, unless it is negative
 }
 
 func (c *client) terminal() *screen {
@@ -120,9 +121,19 @@ func (c *client) terminal() *screen {
 	return s
 }
 
+// terminals returns which there are.
+func (c *client) terminals() []int {
+	c.t.Helper()
+	var all struct {
+		Changed struct{ Terminals []int }
+	}
+	c.call("GET", "/api/state", "", &all)
+	return all.Changed.Terminals
+}
+
 func (c *client) join(id int) *screen {
 	c.t.Helper()
-	conn, _, err := c.dial(fmt.Sprintf("/api/terminals/%d/ws?cols=80&rows=24", id), c.base)
+	conn, _, err := c.dial(fmt.Sprintf("/api/terminals/%d/ws", id), c.base)
 	fatal.If(c.t, err)
 	conn.SetReadLimit(1 << 20)
 	c.t.Cleanup(func() { _ = conn.CloseNow() })
@@ -157,11 +168,16 @@ func (s *screen) next(ctx context.Context) (m received, err error) {
 	}
 	if kind == websocket.MessageBinary {
 		s.bytes += len(data)
+		if s.drawn >= 0 {
+			if s.drawn += len(data); s.drawn >= 64<<10 {
+				err, s.drawn = s.conn.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"type":"drawn","bytes":%d}`, s.drawn)), 0
+			}
+		}
 		s.output.Write(data)
 		if over := s.output.Len() - 1<<20; over > 0 {
 			s.output.Next(over)
 		}
-		return m, nil
+		return m, err
 	}
 	return m, json.Unmarshal(data, &m)
 }

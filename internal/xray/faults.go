@@ -69,7 +69,7 @@ func (h *Hub) press(button string, t target) (string, error) {
 		message = fmt.Sprintf("The next update or patch%s is answered by 409 Conflict.", t)
 	case "away":
 		h.proxy.Down()
-		message = "The API server cannot be reached until you press Back."
+		message = "The API server cannot be reached until you press Server back."
 	case "back":
 		err = h.proxy.Up()
 		message = "The API server can be reached again."

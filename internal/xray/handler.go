@@ -7,8 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/coder/websocket/wsjson"
+
+	"github.com/k8s-go/workshop/internal/socket"
 )
 
 // Handler answers what follows /api/xray. Whoever mounts it checks the token,
@@ -44,13 +45,13 @@ func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d windows already show the X-ray: close one", mostViewers), http.StatusServiceUnavailable)
 		return
 	}
-	// The Origin is checked already, and behind a forwarded port it is not the Host.
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true, Subprotocols: []string{"workshop"}})
+	c, err := socket.Accept(w, r)
 	if err != nil {
 		return // Accept has answered
 	}
 	defer c.CloseNow()
 	left := c.CloseRead(h.ctx)
+	go socket.KeepAlive(left, c)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for v := (viewer{seen: -1}); ; {

@@ -95,8 +95,7 @@ function showCluster() {
   const cluster = state.get('cluster');
   if (!cluster) return;
   const line = $('#cluster');
-  setText(line, `${cluster.name}: ${cluster.error ? 'does not answer' : 'ready'}`);
-  line.title = cluster.error ?? '';
+  setText(line, cluster.name + (cluster.error ? ` does not answer: ${cluster.error}` : ': ready'));
   line.dataset.state = cluster.error ? 'away' : 'ready';
   $('#faults').hidden = !cluster.faults;
   if (cluster.faults) setText($('#faults span'), `The X-ray breaks something for the programs of your terminals: ${cluster.faults.join(', ')}.`);
@@ -146,9 +145,8 @@ document.addEventListener('click', async (event) => {
   if (!link || onlyXray) return;
   event.preventDefault();
   const { path, line, step, find } = link.dataset;
-  const lesson = /^(\d\d)-[^/]+\/((README|reference)\.md)?$/.exec(path ?? '');
-  if (!lesson && !step) return openFile(path, line);
-  await showLesson(Number(lesson?.[1] ?? step), new URL(link.href).hash);
+  if (!step) return openFile(path, line);
+  await showLesson(Number(step), new URL(link.href).hash);
   if (find) showFound(find);
 });
 

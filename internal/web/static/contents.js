@@ -1,15 +1,14 @@
 // Finding one's way: steps and sections with their ticks, search, the glossary, and where the learner is.
 import { $, $$, api, button, h, keyed, later, once, setText } from './dom.js';
 import { state } from './state.js';
-import { bringTab } from './tabs.js';
-import { chooseProgram } from './xray-view.js';
+import { view } from './tabs.js';
 
 let steps = [];
 let terms = new Map(); // of the glossary: a term in small letters -> its entry
 
 export function startContents(all) {
   steps = all;
-  $('#lesson').addEventListener('scroll', rememberPlace);
+  if (!view) $('#lesson').addEventListener('scroll', rememberPlace); // a trainer's slides are elsewhere
   const field = $('#search');
   field.addEventListener('input', later(200, () => search(field.value)));
   field.addEventListener('keydown', async ({ key }) => {
@@ -163,9 +162,3 @@ function explain(word, entry) {
   word.ariaExpanded = !isOpen;
   if (!isOpen) word.after(h('span', { className: 'explained', role: 'note', innerHTML: entry.innerHTML }));
 }
-
-// lookNow opens the X-ray of the programs that a command starts; of one, that program's alone.
-export const lookNow = (programs) => button('Look now: X-ray', () => {
-  bringTab('xray');
-  chooseProgram(programs.length === 1 ? programs[0] : '');
-}, { className: 'look', title: `The X-ray of ${programs.join(', ')}` });

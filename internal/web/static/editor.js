@@ -14,7 +14,7 @@ const load = once(async () => {
   const { classHighlighter } = await import('@lezer/highlight');
   cm = Object.assign({ classHighlighter, modes: Object.assign({}, ...modes) }, ...parts);
   $('#save').addEventListener('click', () => save(shown));
-  for (const one of $$('[data-edit]')) one.addEventListener('click', () => act(one.dataset.edit));
+  for (const one of $$('[data-edit]')) one.addEventListener('click', () => doTask(one.dataset.edit, editedStep(shown.path), taskOf(shown)));
   $('#take-disk').addEventListener('click', () => inTurn(shown, settle, false));
   $('#keep-mine').addEventListener('click', () => inTurn(shown, settle, true));
   setInterval(() => look().catch(() => {}), 2000); // a page that has lost its server says so elsewhere
@@ -192,7 +192,8 @@ async function write(file) {
   if (textOf(file) === text) replace(file, answer.text); // unless more was typed meanwhile
   keep(file);
   drawFrame();
-  if (answer.problem) mark(file, [{ line: answer.line, text: `gofmt: ${answer.problem}` }]);
+  file.problem = answer.problem && { line: answer.line, text: `gofmt: ${answer.problem}` };
+  if (file === shown) showVerdict();
   tell(answer.problem ? `${path} is saved, but it is not Go yet: line ${answer.line}: ${answer.problem}.` : `${path} is saved.`, Boolean(answer.problem));
 }
 
@@ -225,7 +226,8 @@ const taskOf = ({ path }) => {
 };
 
 // editedSteps are the steps that open files belong to: work/03-informer/... is of step 3.
-export const editedSteps = () => [...new Set([...files.keys()].map((path) => parseInt(path.split('/')[1], 10)))].filter(Number.isInteger);
+const editedStep = (path) => parseInt(path.split('/')[1], 10);
+export const editedSteps = () => [...new Set([...files.keys()].map(editedStep))].filter(Number.isInteger);
 
 export function setExercises(now) {
   rows = now;
@@ -234,21 +236,21 @@ export function setExercises(now) {
   showVerdict();
 }
 
-let checking; // the file that is being checked: what the last check has said says nothing any more
+let checking; // {file, terminal} while a file is being checked: what the last check has said says nothing any more
 
-async function act(action) {
-  const task = taskOf(shown);
-  if (action !== 'hint' && isDirty(shown)) await save(shown); // reset sets aside what is on the disk
-  await make(action, task.task.split('.')[0], task.name);
-  if (action !== 'check') return;
-  checking = shown;
+// doTask runs make for a task, or for a step. Check reads what is on the disk, and reset sets it aside.
+export async function doTask(action, step, task) {
+  if (action !== 'hint') for (const path of task.files ?? []) if (files.has(path) && isDirty(files.get(path))) await save(files.get(path));
+  const terminal = await make(action, step, task.name);
+  if (action !== 'check' || !shown || !task.files?.includes(shown.path)) return;
+  checking = { file: shown, terminal };
   $('#verdict').dataset.state = 'ok';
   $('#verdict').replaceChildren(`Checking ${task.name}…`);
   mark(shown, []);
 }
 
 function showVerdict() {
-  if (checking === shown) return;
+  if (checking?.file === shown) return;
   const task = taskOf(shown);
   const said = task?.said;
   const isHere = said?.file === shown.path;
@@ -258,7 +260,7 @@ function showVerdict() {
   verdict.dataset.state = said ? 'differs' : 'ok';
   const isNew = verdict.textContent !== text;
   if (isNew) verdict.replaceChildren(said ? button(text, () => openWork(said.file, said.line), { className: 'line' }) : text);
-  mark(shown, isHere ? [said] : []);
+  mark(shown, [...(shown.problem ? [shown.problem] : []), ...(isHere ? [said] : [])]);
   if (isNew && isHere) shown.view.dispatch({ effects: centre(shown, said.line) });
 }
 
@@ -277,7 +279,9 @@ const centre = (file, line) => cm.EditorView.scrollIntoView(lineOf(file, line).f
 const goTo = (file, line) => file.view.dispatch({ selection: { anchor: lineOf(file, line).from }, effects: centre(file, line) });
 
 export const focusEditor = () => shown?.view.focus();
-events.addEventListener('prompt', () => {
-  checking = undefined;
-  look(); // a command may have written it
-});
+for (const type of ['prompt', 'exited']) {
+  events.addEventListener(type, ({ detail }) => {
+    if (detail.terminal === checking?.terminal) checking = undefined;
+    look(); // a command may have written it
+  });
+}

@@ -23,8 +23,9 @@ export function startFollow() {
   toggle.addEventListener('click', () => set(!isFollowing));
   state.on('trainer-follow', show);
   show(state.get('trainer-follow'));
-  const leave = ({ target, key }) => {
-    if (isFollowing && !['F6', 'Tab'].includes(key) && target.closest?.('#lesson-pane') && !target.closest('#follow, .run-button')) set(false);
+  const leave = ({ target, key, ctrlKey, metaKey }) => {
+    const isKept = ['F6', 'Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key) || (key && (ctrlKey || metaKey)); // to copy moves nothing
+    if (isFollowing && !isKept && target.closest?.('#lesson-pane') && !target.closest('#follow, .run-button')) set(false);
   };
   for (const type of ['pointerdown', 'wheel', 'touchmove', 'keydown']) addEventListener(type, leave, { passive: true, capture: true });
 }

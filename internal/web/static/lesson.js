@@ -1,10 +1,11 @@
 // A step's lesson, what its commands came to, and its exercises.
 import { $, $$, announce, api, copyButton, h, inAddress, keyed, setText, tell, wrap } from './dom.js';
-import { known, lookNow, showContents, startContents } from './contents.js';
-import { editedSteps, openWork, setExercises } from './editor.js';
+import { known, showContents, startContents } from './contents.js';
+import { doTask, editedSteps, openWork, setExercises } from './editor.js';
 import { state } from './state.js';
 import { bringTab, view } from './tabs.js';
-import { events, make, send, terminalForCommand } from './terminal.js';
+import { events, send, terminalForCommand } from './terminal.js';
+import { lookNow } from './xray-view.js';
 
 let steps = [];
 let current = 0;
@@ -21,10 +22,8 @@ export async function startLessons() {
   addEventListener('popstate', () => showLesson(stepOfAddress(), location.hash, false));
   for (const type of ['started', 'result', 'busy', 'stale']) {
     events.addEventListener(type, ({ detail }) => {
-      if (detail.step === undefined) {
-        if (type === 'busy') tell(busy, true);
-        return;
-      }
+      if (detail.step === undefined) return;
+      if (['busy', 'stale'].includes(type)) announce(words(detail)[1]);
       if (type === 'result') transient.delete(keyOf(detail));
       else transient.set(keyOf(detail), detail);
       for (const box of $$('#lesson .run')) if (keyOf(box.dataset) === keyOf(detail)) showOutcome(box);
@@ -33,15 +32,13 @@ export async function startLessons() {
   for (const { step } of steps) state.on(`outcomes-${step}`, showOutcomes);
   state.on('fold', refold);
   // A command that ended while the connection was away has told nobody so.
-  events.addEventListener('prompt', ({ detail }) => {
-    for (const [key, { type, terminal }] of transient) if (type === 'started' && terminal === detail.terminal) transient.delete(key);
-    showOutcomes();
-  });
-  for (const type of ['prompt', 'opened']) events.addEventListener(type, showExercises);
-  events.addEventListener('exited', () => {
-    transient.clear();
-    showOutcomes();
-  });
+  for (const type of ['prompt', 'exited']) {
+    events.addEventListener(type, ({ detail }) => {
+      for (const [key, { type, terminal }] of transient) if (type !== 'stale' && terminal === detail.terminal) transient.delete(key);
+      showOutcomes();
+    });
+  }
+  for (const type of ['prompt', 'exited', 'opened']) events.addEventListener(type, showExercises);
   const { step, hash } = whereToBegin();
   await showLesson(step, hash, false);
 }
@@ -58,6 +55,7 @@ function whereToBegin() {
   const isThere = steps.some(({ step }) => step === place?.step);
   if (location.search || !isThere || (place.step === steps[0].step && !place.id)) return { step: stepOfAddress(), hash: hashOfAddress() };
   tell(`You are back at step ${place.step}${place.title ? `, ${place.title}` : ''}. Contents leads to the rest.`);
+  history.replaceState(null, '', `/?step=${place.step}`); // where a link to a section leads
   return { step: place.step, hash: '' };
 }
 
@@ -76,7 +74,8 @@ export async function showLesson(step, hash = '', push = true) {
     for (const box of $$('.run', article)) prepare(box);
     for (const pre of $$('pre.code, .by-hand pre', article)) wrap(pre, h('div', { className: 'copied' })).append(copyButton(pre.textContent));
     showContents(step);
-    $('#steps [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    const here = $('#steps [aria-current]');
+    if (here) $('#steps ol').scrollLeft = here.offsetLeft - 60; // scrollIntoView would have Tab begin there
     article.children[state.get('at', {})[step]]?.scrollIntoView(); // where one was
     announce(`${lesson.title}.`);
     showExercises();
@@ -202,14 +201,14 @@ async function showExercises() {
 
 let wanted = ''; // the task whose copy opens as soon as it is there
 
-async function act(action, { task, files } = {}) {
+async function act(action, task = {}) {
   if (action === 'edit') {
     bringTab('file');
-    await openWork(files[0]);
+    await openWork(task.files[0]);
     return;
   }
   if (!$('#tools').checkVisibility()) bringTab('terminals'); // what they say, they say there
   tell('');
-  await make(action, current, task);
-  wanted = action === 'exercise' ? task : '';
+  await doTask(action, current, task);
+  wanted = action === 'exercise' ? task.task : '';
 }

@@ -19,8 +19,8 @@ export const state = {
     waiting.set(name, JSON.stringify(value));
     flush();
   },
-  // isRefused says whether the server has not taken the last value of a name.
-  isRefused: (name) => refused.has(name),
+  // isRefused says whether the server does not have the last value of a name.
+  isRefused: (name) => !isKnown || refused.has(name),
   // on calls a function with each new value of a name.
   on(name, listener) {
     listeners.set(name, [...(listeners.get(name) ?? []), listener]);

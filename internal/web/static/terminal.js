@@ -5,7 +5,7 @@ import { showTab, tab } from './tabs.js';
 import { FitAddon } from './vendor/addon-fit.mjs';
 import { Terminal } from './vendor/xterm.mjs';
 
-// What terminals report: started, result, busy, prompt and exited.
+// What terminals report (started, running, result, busy, stale, role, prompt, exited), and what the page says of itself: file, opened, lesson.
 export const events = new EventTarget();
 
 const themes = {
@@ -33,9 +33,17 @@ export async function startTerminals() {
     if (open.has(active)) sendBytes(open.get(active), encoder.encode(bytes));
     focusTerminal();
   })));
-  for (const { id } of await api('/api/terminals')) attach(id);
+  state.on('terminals', follow);
+  follow(state.get('terminals', []));
   if (open.size === 0) await add();
   else choose(open.has(state.get('terminal')) ? state.get('terminal') : open.keys().next().value);
+}
+
+// follow shows the terminals that there are, whichever window has opened or closed them.
+function follow(ids) {
+  for (const id of ids) if (!open.has(id)) attach(id);
+  for (const id of [...open.keys()]) if (!ids.includes(id)) drop(id);
+  showList();
 }
 
 // Keys that tablets do not have.
@@ -43,7 +51,7 @@ const keys = { Esc: '\x1b', Tab: '\t', 'Ctrl-C': '\x03', 'Ctrl-D': '\x04', '↑'
 
 async function add() {
   const { id } = await post('/api/terminals');
-  attach(id);
+  if (!open.has(id)) attach(id);
   choose(id);
 }
 
@@ -89,7 +97,7 @@ const options = () => ({
 });
 
 // setTerminalOptions follows the settings of the page, and what this window says besides.
-export function setTerminalOptions(change = {}) {
+export function setTerminalOptions(change) {
   Object.assign(look, change);
   for (const terminal of open.values()) {
     Object.assign(terminal.term.options, options());
@@ -132,30 +140,40 @@ function attach(id) {
 function connect(terminal) {
   const { id, term } = terminal;
   let isFirst;
-  terminal.connection = stayConnected(() => `/api/terminals/${id}/ws?cols=${term.cols}&rows=${term.rows}`, {
+  let drawn; // bytes of which the server does not know that they are on the screen
+  terminal.connection = stayConnected(() => `/api/terminals/${id}/ws`, {
     opened(isAgain) {
       isFirst = true;
+      drawn = 0;
+      send(id, { type: 'resize', cols: term.cols, rows: term.rows });
       if (!isAgain) return;
       term.reset();
       tell('');
     },
     message(data) {
       if (typeof data === 'string') {
-        receive(terminal, JSON.parse(data));
+        const said = JSON.parse(data);
+        if (said.type === 'again') { // there was more than could be drawn, and its end comes next
+          isFirst = true;
+          term.write('\x1bc');
+        } else receive(terminal, said);
         return;
       }
-      if (isFirst) terminal.isReplaying = true; // until it is parsed, which can be after the next message
-      term.write(new Uint8Array(data), isFirst ? () => { terminal.isReplaying = false; } : undefined);
+      const isReplay = isFirst;
       isFirst = false;
+      if (isReplay) terminal.isReplaying = true; // until it is parsed, which can be after the next message
+      term.write(new Uint8Array(data), () => {
+        if (isReplay) terminal.isReplaying = false;
+        drawn += data.byteLength;
+        if (drawn < 65536) return;
+        send(id, { type: 'drawn', bytes: drawn }, true);
+        drawn = 0;
+      });
     },
     broken(tries) {
       if (tries > 1) tell('The workshop does not answer. The page tries again; if make web has ended, run it again and open the address that it prints.', true);
     },
-    async hasEnded() {
-      const known = await api('/api/terminals').catch(() => null);
-      if (known && !known.some((one) => one.id === id)) drop(id);
-      return open.get(id) !== terminal;
-    },
+    hasEnded: () => open.get(id) !== terminal,
   });
 }
 
@@ -164,6 +182,10 @@ function receive(terminal, message) {
     case 'exited':
       drop(terminal.id);
       announce(`Terminal ${terminal.id} has ended.`);
+      if (document.activeElement === document.body) $('#new-terminal').focus(); // what had the focus is gone
+      break;
+    case 'unread':
+      tell(`The program in terminal ${terminal.id} does not read what you type, so the rest of it was dropped.`, true);
       break;
     case 'role':
       takeRole(terminal, message);
@@ -245,6 +267,7 @@ export async function terminalForCommand() {
 export async function make(action, step, task = '') {
   const terminal = await terminalForCommand();
   await post(`/api/exercises/${step}/${action}?${new URLSearchParams({ task, terminal })}`);
+  return terminal;
 }
 
 function fitOne({ isWriter, screen, fit, term }) {

@@ -18,7 +18,9 @@ const part = () => section().slides.indexOf(deck.slides[deck.at]);
 
 async function fill(step, sections) {
   Object.assign(deck, { step, sections, slides: sections.flatMap(({ slides }) => slides), at: 0, notes: null, trouble: '' });
-  deck.notes = await api(`/api/trainer/${step}`).catch((error) => { deck.trouble = error.message; });
+  let trouble = '';
+  const notes = await api(`/api/trainer/${step}`).catch((error) => { trouble = error.message; });
+  if (deck.step === step) Object.assign(deck, { notes, trouble }); // or another step was chosen meanwhile
 }
 
 const scriptOf = (one) => deck.notes?.scripts.find(({ title }) => title === one?.title);
@@ -174,7 +176,9 @@ export function startTrainer() {
   $('#lesson').addEventListener('click', ({ target }) => target.closest('a[data-path]') && showTools(true));
   size();
   startWindow();
-  state.on('trainer-trouble', (text) => text && tell(text, true));
+  const warn = (text) => text && tell(text, true);
+  state.on('trainer-trouble', warn);
+  warn(state.get('trainer-trouble'));
   let filled;
   load = async (step) => {
     await showLesson(step);

@@ -1,14 +1,13 @@
 // The X-ray on the screen: programs, watches, requests, faults, the inside of a controller, tours.
-import { $, $$, api, button, h, keyed, post, setText, tell, tellError, wait } from './dom.js';
+import { $, $$, api, button, h, keyed, post, setText, tell } from './dom.js';
 import { state as remembered } from './state.js';
-import { onlyXray } from './tabs.js';
-import { send, terminalForCommand } from './terminal.js';
+import { bringTab, onlyXray } from './tabs.js';
+import { terminalForCommand } from './terminal.js';
 import { connect, isWatch, leaveFile, programKey, recording } from './xray.js';
 
 const way = 4000; // milliseconds that a dot is on its way
 const colours = { ADDED: '#1a7f37', MODIFIED: '#0969da', DELETED: '#cf222e', BOOKMARK: '#59636e', ERROR: '#8250df', FAULT: '#8250df' };
 const still = matchMedia('(prefers-reduced-motion: reduce)');
-const channel = new BroadcastChannel('workshop'); // between the page and the X-ray in its own window
 
 const root = $('#xray');
 let isDirty = true;
@@ -32,7 +31,7 @@ export function startXray() {
   $('#xray-live').addEventListener('click', goLive);
   $('#xray-position').addEventListener('input', ({ target }) => act(() => recording.seek(Number(target.value))));
   $('#xray-save').addEventListener('click', save);
-  $('#xray-open').addEventListener('change', ({ target }) => openFile(target.files[0]));
+  $('#xray-open').addEventListener('change', ({ target }) => openFile(target.files[0]).finally(() => { target.value = ''; })); // or the same file could not be opened again
   for (const one of $$('[data-fault]', root)) one.addEventListener('click', () => breakIt(one.dataset.fault));
   connect((text) => {
     isDirty = true;
@@ -43,11 +42,17 @@ export function startXray() {
 }
 
 // chooseProgram shows the newest process of a program alone, or all programs if it is not named or not there.
-export function chooseProgram(name) {
+function chooseProgram(name) {
   const known = [...recording.shown.programs.values()].filter(({ key }) => key.replace(/ \d+$/, '') === name).sort((a, b) => b.last - a.last);
   act(() => { chosenProgram = known[0]?.key ?? ''; });
   if (name && !known.length) tell(`${name} has sent no request yet. Run it, and it appears here.`);
 }
+
+// lookNow opens the X-ray of the programs that a command starts; of one, that program's alone.
+export const lookNow = (programs) => button('Look now: X-ray', () => {
+  bringTab('xray');
+  chooseProgram(programs.length === 1 ? programs[0] : '');
+}, { className: 'look', title: `The X-ray of ${programs.join(', ')}` });
 
 function act(change) {
   change();
@@ -61,7 +66,9 @@ async function goLive() {
 
 async function save() {
   const saved = new Blob([JSON.stringify(await api('/api/xray/recording'))], { type: 'application/json' });
-  h('a', { href: URL.createObjectURL(saved), download: `xray-${new Date().toISOString().slice(0, 19).replaceAll(':', '')}.json` }).click();
+  const href = URL.createObjectURL(saved);
+  h('a', { href, download: `xray-${new Date().toISOString().slice(0, 19).replaceAll(':', '')}.json` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 async function openFile(file) {
@@ -82,14 +89,8 @@ async function startTours() {
   const tours = await api('/api/xray/tours/tours.json');
   const begin = async (tour) => {
     $('#xray-look').replaceChildren(h('h3', {}, tour.title), h('ol', {}, ...tour.look.map((sentence) => h('li', {}, sentence))));
-    if (onlyXray) channel.postMessage({ tour: tour.name });
-    else send(await terminalForCommand(), { type: 'tour', name: tour.name });
-  };
-  channel.onmessage = ({ data }) => {
-    const tour = tours.find(({ name }) => name === data.tour);
-    if (!tour || onlyXray) return;
-    // Of several windows one begins it.
-    navigator.locks.request('workshop-tour', { ifAvailable: true }, (lock) => lock && begin(tour).then(() => wait(1000))).catch(tellError);
+    const terminal = onlyXray ? remembered.get('terminal', 1) : await terminalForCommand(); // in its own window, that of the page
+    await post(`/api/tours/${tour.name}?terminal=${terminal}`);
   };
   $('#xray-tours .buttons').append(...tours.map((tour) => button(tour.title, () => begin(tour), { 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh` })));
 }
@@ -100,7 +101,8 @@ function frame(at) {
   requestAnimationFrame(frame);
   if (document.hidden || !root.checkVisibility()) return;
   if (recording.advance() || recording.mode === 'playing') isDirty = true;
-  if (isDirty && at - lastDrawn > 100) {
+  const pause = at - lastDrawn;
+  if ((isDirty && pause > 100) || (recording.mode === 'live' && pause > 1000)) { // rates fall when nothing comes
     isDirty = false;
     lastDrawn = at;
     draw(recording.shown);
@@ -108,6 +110,8 @@ function frame(at) {
   drawLanes(recording.shown);
 }
 
+// isCounting says whether more items pass than can be shown.
+const isCounting = (state) => state.counting && state.rates.at(-1)[0] > recording.now() - 1000;
 const isChosen = (item) => !chosenProgram || programKey(item) === chosenProgram;
 
 function draw(state) {
@@ -126,9 +130,10 @@ function drawTime(state) {
   const sum = { begun: 0, event: 0 };
   const since = recording.now() - 1000;
   for (const [t, counts] of state.rates) if (t > since) for (const name of Object.keys(sum)) sum[name] += counts[name] ?? 0;
-  setText($('#xray-rates'), `${number(sum.begun, 'request')}/s, ${number(sum.event, 'event')}/s${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
+  const rates = recording.isFile ? '' : `${number(sum.begun, 'request')}/s, ${number(sum.event, 'event')}/s`; // a file holds no counts
+  setText($('#xray-rates'), `${rates}${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
   root.dataset.mode = recording.mode;
-  root.dataset.counting = state.counting;
+  root.dataset.counting = isCounting(state);
   const position = $('#xray-position');
   position.max = recording.items.length;
   if (document.activeElement !== position || recording.mode !== 'stopped') position.value = recording.mode === 'live' ? recording.items.length : recording.position;
@@ -159,7 +164,7 @@ function drawWatches(state) {
   const watches = [...state.open.values()].filter((r) => isWatch(r) && isChosen(r)).sort((a, b) => a.id - b.id);
   keyed($('.lanes', root), watches.slice(0, 40), (w) => w.id, (w) => h('li', { 'data-watch': w.id }, h('span', { className: 'name' }), h('canvas', { ariaHidden: true }), h('span', { className: 'count' })), (element, w) => {
     setText($('.name', element), `${programKey(w)}: ${objectOf(w)}`);
-    setText($('.count', element), `${number(w.events, 'event')}${w.last && !state.counting ? `, last ${w.last}` : ''}`);
+    setText($('.count', element), `${number(w.events, 'event')}${w.last && !isCounting(state) ? `, last ${w.last}` : ''}`);
     element.dataset.events = w.events;
   });
   setText($('#xray-watches .more'), watches.length > 40 ? `${watches.length - 40} more watches are open.` : '');
@@ -170,7 +175,7 @@ function drawLanes(state) {
   for (const [id, element] of $('.lanes', root).keyedElements ?? []) {
     const watch = state.open.get(id);
     const canvas = $('canvas', element);
-    const dots = state.counting ? [] : (watch?.dots ?? []).filter((dot) => still.matches || (dot.t <= now && dot.t > now - way));
+    const dots = isCounting(state) ? [] : (watch?.dots ?? []).filter((dot) => still.matches || (dot.t <= now && dot.t > now - way));
     if (dots.length === 0 && !canvas.isDrawn) continue;
     drawLane(canvas, still.matches ? dots.slice(-12) : dots, now);
     canvas.isDrawn = dots.length > 0;

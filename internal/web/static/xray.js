@@ -184,11 +184,13 @@ class Recording {
 
   // now is the time of what is shown.
   now() {
-    if (this.mode === 'live') return Date.now();
+    if (this.mode === 'live') return Date.now() + ahead;
     if (this.mode === 'playing') return this.startedFrom + performance.now() - this.startedAt;
     return this.shown.now;
   }
 }
+
+let ahead = 0; // milliseconds that the server's clock is ahead of the browser's
 
 export const recording = new Recording();
 
@@ -218,6 +220,7 @@ export async function connect(changed) {
 let counted = null; // the counts of the batch before
 
 function receive(batch) {
+  ahead = batch.now - Date.now();
   const counts = {};
   for (const [kind, n] of Object.entries(batch.counts)) counts[kind] = counted ? n - (counted[kind] ?? 0) : 0;
   counted = batch.counts;

@@ -10,7 +10,7 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
 TOUR=$(basename "$0" .sh)
-NAMESPACE=tour-$TOUR
+NAMESPACE=${WORKSHOP_PREFIX:-}tour-$TOUR
 BIN=$PWD/.workshop/tours
 PIDS=()
 CLEAN_UP= # a command, for what a tour makes besides its namespace
