@@ -33,7 +33,7 @@ for _ in {1..100}; do # as long, until the server knows the path
 done
 
 watch() { # watch RESOURCE_VERSION
-  api "$notes?watch=true&resourceVersion=$1&timeoutSeconds=1" |
+  api "$notes?watch=true&resourceVersion=$1&timeoutSeconds=3" |
     jq -r '"\(.type) \(.object.code // "") \(.object.reason // .object.metadata.name)"'
 }
 

@@ -655,8 +655,8 @@ func checkFollow(c *check.C) {
 	}
 	gone.Remove()
 	for _, r := range p.Requests(watches) {
-		if query(c, r).Get("timeoutSeconds") != "1" {
-			c.Fail("timeoutSeconds=1, which asks the server to end the watch after one second", "?"+r.Query)
+		if query(c, r).Get("timeoutSeconds") != "2" {
+			c.Fail("timeoutSeconds=2, which asks the server to end the watch after two seconds", "?"+r.Query)
 		}
 	}
 

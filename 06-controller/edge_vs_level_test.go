@@ -39,6 +39,12 @@ func TestEdgeAndLevel(t *testing.T) {
 			k.struck()
 		}},
 		{"the watch is cut", 2, func(k *keepers) {
+			k.e.Eventually(time.Minute, func(context.Context) error {
+				if n := k.proxy.Open(faultproxy.Watches); n != 2 {
+					return fmt.Errorf("%d watches are open, want one of each style", n)
+				}
+				return nil
+			})
 			// Nobody watches again before the pods are gone.
 			k.inject(faultproxy.Rule{Match: listPods, Fault: faultproxy.Stall})
 			if n := k.proxy.Cut(faultproxy.Watches); n != 2 {

@@ -97,13 +97,13 @@ const program = "./07-in-cluster/policy-controller"
 
 // The lease of the tests. See validate in lease.go for how the three fit together.
 const (
-	leaseDuration = 8 * time.Second
-	renewDeadline = 4 * time.Second
+	leaseDuration = 12 * time.Second
+	renewDeadline = 8 * time.Second
 	retryPeriod   = time.Second
 	// A try comes at most 1 + leaderelection.JitterFactor periods after the last one.
 	nextTry = retryPeriod * 22 / 10
 	// slack is for a machine that has other things to do as well.
-	slack = 3 * time.Second
+	slack = 5 * time.Second
 )
 
 // A controllerTest is a namespace in which policy-controllers work.

@@ -282,7 +282,8 @@ func TestKeeperRenewsWhileItRotates(t *testing.T) {
 	k.Eventually(time.Minute, func(ctx context.Context) error {
 		leaf := k.secret("web-tls")
 		pair, err := tls.X509KeyPair(leaf.Data["tls.crt"], leaf.Data["tls.key"])
-		if err == nil && time.Now().After(pair.Leaf.NotAfter) {
+		// The machine may have stood still, so that nobody could replace it, for a moment.
+		if err == nil && time.Since(pair.Leaf.NotAfter) > 3*time.Second {
 			k.t.Errorf("the certificate has ended at %s", pair.Leaf.NotAfter)
 			return nil
 		}

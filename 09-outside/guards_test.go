@@ -66,7 +66,7 @@ func TestGuards(t *testing.T) {
 		"a gateway's 404":     {late, looksAgain, map[string]string{"the store's own 404": "two rooms"}},
 		"another store":       {nil, leavesOthersAlone, map[string]string{"its own tag": "somebody else's"}},
 		"patience":            {nil, waitsAsTold, map[string]string{"patience": "asked for 3 s"}},
-		"the end of the end":  {[]string{"-empty", "2s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
+		"the end of the end":  {[]string{"-empty", "8s"}, endsLast, map[string]string{"waiting for the end": "gone before its room"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

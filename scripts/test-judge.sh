@@ -88,10 +88,11 @@ printf '\n--- faulty ones\n'
 judge 0 '| it ends at 410 Gone |' -seed "$seed" -mutants '^it never forgets|^it remembers|^it takes over|^it ends at|^its finalizer comes'
 
 printf '\n--- a failing case, made smaller\n'
-sed 's/settle: 30s/settle: 6s/' 06-controller/contracts/mirror/contract.yaml >"$base/bad/contract.yaml"
+sed 's/settle: 30s/settle: 10s/' 06-controller/contracts/mirror/contract.yaml >"$base/bad/contract.yaml"
 sed '/DeleteFunc: enqueue/d' 03-informer/first-loop/controller.go >"$base/controller.go"
 printf '{"Replace":{"%s":"%s"}}' "$PWD/03-informer/first-loop/controller.go" "$base/controller.go" >"$base/overlay.json"
-judge 1 'with 4 of 32 steps' -shrink -level 1 -case '^objects before' -controller "go run -overlay=$base/overlay.json ./03-informer/first-loop -namespace {{.Namespace}}" -contract "$base/bad"
+judge 1 'of 32 steps' -shrink -level 1 -case '^objects before' -controller "go run -overlay=$base/overlay.json ./03-informer/first-loop -namespace {{.Namespace}}" -contract "$base/bad"
+grep -Eq 'with [4-6] of 32 steps' "$base/out" # on a machine that stands still, a play may fail in another way
 recording=$(sed -n "s/.*make judge REPLAY='\(.*\)'/\1/p" "$base/out")
 judge 1 'again after somebody had deleted it' -replay "$recording"
 rm "$recording"

@@ -116,7 +116,7 @@ func run(ctx context.Context) error {
 // the last one.
 func follow(ctx context.Context, configMaps corev1client.ConfigMapInterface, version string) (string, error) {
 	w, err := configMaps.Watch(ctx, metav1.ListOptions{
-		LabelSelector: "lesson=watch", ResourceVersion: version, TimeoutSeconds: new(int64(1)),
+		LabelSelector: "lesson=watch", ResourceVersion: version, TimeoutSeconds: new(int64(2)),
 	})
 	if err != nil {
 		return version, fmt.Errorf("watching: %w", err)

@@ -71,7 +71,10 @@ func openLab(ctx context.Context) (*lab, error) {
 	if l.cluster, err = cluster.NewKwok(l.ws, "chaos", cluster.KwokOptions{
 		AuditPolicy: auditPolicy,
 		// So many scenes at once are more than its clients would allow themselves.
-		ExtraArgs: map[string][]string{"kube-controller-manager": {"kube-api-qps=500", "kube-api-burst=1000"}},
+		ExtraArgs: map[string][]string{
+			"kube-controller-manager": {"kube-api-qps=500", "kube-api-burst=1000"},
+			"kube-apiserver":          {"audit-log-maxsize=100000"}, // MB: the log is read as one file
+		},
 	}); err != nil {
 		return l, err
 	}

@@ -44,7 +44,7 @@ const (
 	bait = "a-bait"
 )
 
-var healthCheckPolicy = &subject{name: "healthcheckpolicy", watches: 2, setup: setUpPolicies, people: changePolicies, state: policyState,
+var healthCheckPolicy = &subject{name: "healthcheckpolicy", watches: 3, setup: setUpPolicies, people: changePolicies, state: policyState,
 	clear: func(ctx context.Context, s *scene) (int, error) {
 		client := s.objects.PolicyV1alpha1().HealthCheckPolicies(s.ns)
 		if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {

@@ -157,12 +157,7 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	if err := poll.Until(ctx, 50*time.Millisecond, time.Minute, func(context.Context) error {
-		if n := s.Proxy.Open(faultproxy.Watches); n < s.subject.watches {
-			return fmt.Errorf("the controller has opened %d of %d watches", n, s.subject.watches)
-		}
-		return nil
-	}); err != nil {
+	if err := s.working(ctx); err != nil {
 		return err
 	}
 
@@ -236,6 +231,16 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 	return errors.Join(wrong...)
 }
 
+// working waits until the controller has its watches open.
+func (s *scene) working(ctx context.Context) error {
+	return poll.Until(ctx, 50*time.Millisecond, time.Minute, func(context.Context) error {
+		if n := s.Proxy.Open(faultproxy.Watches); n < s.subject.watches {
+			return fmt.Errorf("the controller has opened %d of %d watches", n, s.subject.watches)
+		}
+		return nil
+	})
+}
+
 // compare reads the state, and fails if it is not that of the undisturbed run.
 func (s *scene) compare(ctx context.Context, r *result) (err error) {
 	if err := s.alive(); err != nil {
@@ -303,6 +308,9 @@ func (s *scene) end(ctx context.Context) error {
 		return err
 	}); err != nil {
 		return fmt.Errorf("deleting the controller's objects: %w", err)
+	}
+	if err := s.working(ctx); err != nil { // one that has just been started again does not know SIGTERM yet
+		return err
 	}
 	s.mu.Lock()
 	p := s.process

@@ -320,6 +320,12 @@ func (l *lab) checkKinds() error {
 // Some flags of go run have their value after a space. A value with quotes is left to go run itself.
 var goRun = regexp.MustCompile(`^\s*go run (?:-C +(\S+) +)?((?:-(?:tags|mod|modfile|ldflags|gcflags|p|overlay|pgo) +[^\s'"]+ +|-[^\s'"]+ +)*)([^\s'"-][^\s'"]*)(.*)$`)
 
+// What begins with these is not one program that can be built, killed and started again.
+var (
+	elsewhere = regexp.MustCompile(`^\s*(?:cd|go\s+-C)\s`)
+	goFiles   = regexp.MustCompile(`^\s*go run [^'"]*\.go +\S+\.go\b`)
+)
+
 // compiling returns what builds the program that a command starts by go run, below the
 // folder, and the command that starts the program instead. There is none for any other command.
 func compiling(controller, folder string) (args []string, binary, command string) {
@@ -348,6 +354,12 @@ func compiling(controller, folder string) (args []string, binary, command string
 // exit codes. Any other command stays as it is.
 func (l *lab) build(ctx context.Context, what, controller string) (string, error) {
 	before := assignments.FindString(controller)
+	switch rest := controller[len(before):]; {
+	case elsewhere.MatchString(rest):
+		return "", unusable("%s=%s: name one command that starts at the root of the workshop; of a module in another folder, go run -C FOLDER PACKAGE", what, controller)
+	case goFiles.MatchString(rest):
+		return "", unusable("%s=%s: name the package, such as ./mine, and not its files", what, controller)
+	}
 	args, binary, command := compiling(controller[len(before):], l.ws.Path("judge"))
 	command = before + command
 	if args == nil {

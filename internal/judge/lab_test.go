@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -22,6 +23,17 @@ func TestCompiling(t *testing.T) {
 		args, binary, command := compiling(controller, "/b")
 		if got := [3]string{strings.Join(args, " "), binary, command}; got != want {
 			t.Errorf("%s:\ngot  %q\nwant %q", controller, got, want)
+		}
+	}
+}
+
+// What is not one program is refused before anything is built.
+func TestNotOneProgram(t *testing.T) {
+	t.Parallel()
+	for _, controller := range []string{"cd mine && go run .", "A=b cd mine; ./run", "go -C mine run .", "go run a.go b.go -namespace x"} {
+		_, err := (&lab{}).build(t.Context(), "CONTROLLER", controller)
+		if refused := (Unusable{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), ": name ") {
+			t.Errorf("%s: %v", controller, err)
 		}
 	}
 }

@@ -590,7 +590,7 @@ func heldDeletion(ctx context.Context, s *scene, step Step, play func() error) (
 		return err
 	}
 	s.Strikes.Add(1)
-	crash.Sleep(ctx, 700*time.Millisecond)
+	crash.Sleep(ctx, 1500*time.Millisecond) // it has heard of the deletion
 	since := time.Now()
 	err = s.each(ctx, func(children dynamic.ResourceInterface, child unstructured.Unstructured) error {
 		if !ownedBy(&child, held.GetUID()) || child.GetDeletionTimestamp() != nil {
@@ -737,7 +737,9 @@ func deleteNamespace(ctx context.Context, s *scene) error {
 		return err
 	}
 	s.Strikes.Add(1)
-	err := poll.Until(ctx, 200*time.Millisecond, s.contract.Settle+20*time.Second, func(ctx context.Context) error {
+	var held error // by whose finalizers
+	look := func(ctx context.Context) error {
+		held = nil
 		ns, err := s.core.CoreV1().Namespaces().Get(ctx, s.ns, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -747,13 +749,21 @@ func deleteNamespace(ctx context.Context, s *scene) error {
 		}
 		for _, c := range ns.Status.Conditions {
 			if c.Type == corev1.NamespaceFinalizersRemaining && c.Status == corev1.ConditionTrue {
-				return errors.New(c.Message)
+				held = errors.New(c.Message)
+				return held
 			}
 		}
 		return errors.New("it is still there")
-	})
-	if err != nil && ctx.Err() == nil {
+	}
+	err := poll.Until(ctx, 200*time.Millisecond, s.contract.Settle+20*time.Second, look)
+	if err != nil && held == nil { // the namespace controller has still to do its part
+		err = poll.Until(ctx, 200*time.Millisecond, notTheirs, look)
+	}
+	switch {
+	case err != nil && held != nil && ctx.Err() == nil:
 		return &failure{kind: holdsUp, detail: "  " + err.Error()}
+	case err != nil:
+		return err
 	}
 	crash.Sleep(ctx, 2*time.Second)
 	tried := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) && r.Started.After(since) }})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/k8s-go/workshop/internal/freeport"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -165,12 +165,8 @@ func (o *outside) close() {
 func (o *outside) start(ctx context.Context) error {
 	var last error
 	for range 3 { // in between, somebody else may have taken the port
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := freeport.Address("127.0.0.1")
 		if err != nil {
-			return err
-		}
-		address := listener.Addr().String()
-		if err := listener.Close(); err != nil {
 			return err
 		}
 		command, err := fill("outside.start", o.s.service, struct{ Address, Folder string }{address, filepath.Join(o.s.dir, o.s.ns)})

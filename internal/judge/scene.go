@@ -379,7 +379,7 @@ func (s *scene) working(ctx context.Context) error {
 			open, since = n, time.Now()
 		}
 		s.opened.Store(open > 0)
-		if open < max(1, s.awaited) || s.awaited == 0 && time.Since(since) < 500*time.Millisecond {
+		if open < max(1, s.awaited) || s.awaited == 0 && time.Since(since) < 2*time.Second {
 			return fmt.Errorf("%d watches are open", open)
 		}
 		return nil

@@ -77,7 +77,7 @@ var shared *suite
 type Option func(*suite)
 
 // NamespacesGoneWithin limits how long Main waits, after the last test, for the
-// namespaces of the tests to go. The default is three minutes.
+// namespaces of the tests to go. The default is ten minutes.
 func NamespacesGoneWithin(d time.Duration) Option { return func(s *suite) { s.goneWithin = d } }
 
 // Main runs the tests of a package on the cluster that CLUSTER chooses. A
@@ -85,7 +85,7 @@ func NamespacesGoneWithin(d time.Duration) Option { return func(s *suite) { s.go
 // it afterwards. Call Main from TestMain; it exits the process.
 func Main(m *testing.M, options ...Option) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	s := &suite{ctx: ctx, programs: map[string]*program{}, goneWithin: 3 * time.Minute}
+	s := &suite{ctx: ctx, programs: map[string]*program{}, goneWithin: 10 * time.Minute}
 	for _, option := range options {
 		option(s)
 	}
