@@ -703,6 +703,11 @@ func TestRolloutOutlivesLostConnections(t *testing.T) {
 	end := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.End, After: 1})
 	unavailable := proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "deployments"},
 		Fault: faultproxy.Answer, Code: http.StatusServiceUnavailable, After: 2})
+	// Nor does the server answer all that the tool asks about one Deployment.
+	busy := map[string]*faultproxy.Injection{}
+	for _, verb := range []string{"get", "patch"} {
+		busy[verb] = proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: verb, Resource: "deployments"}, Fault: faultproxy.Answer, Code: http.StatusServiceUnavailable, Times: 2})
+	}
 	r.edit("web-1", never) // so that there is something to watch for
 	p := r.Start(r.command("-kubeconfig", proxy.Kubeconfig, "-image", rolloutNew, "-stages", "1,2"))
 	r.Eventually(time.Minute, func(context.Context) error {
@@ -714,6 +719,11 @@ func TestRolloutOutlivesLostConnections(t *testing.T) {
 	r.edit("web-1", func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 0 })
 	if result := p.Wait(); result.ExitCode != 0 {
 		t.Errorf("exit code %d\n%s%s", result.ExitCode, result.Stdout, result.Stderr)
+	}
+	for verb, rule := range busy {
+		if n := rule.Struck(); n != 2 {
+			t.Errorf("%d of 2 answers 503 to a %s", n, verb)
+		}
 	}
 	if got := r.images(); got != "2 2" {
 		t.Errorf("images %s", got)
@@ -803,6 +813,7 @@ func TestRolloutBadInput(t *testing.T) {
 		{"no match", []string{"-selector", "app=nobody"}, nil, `no Deployment in namespace ` + r.Namespace + ` matches "app=nobody"`},
 		{"selector", []string{"-selector", "app in"}, nil, "-selector: "},
 		{"no selector", []string{"-selector", ""}, nil, "-selector and -image are needed"},
+		{"blank selector", []string{"-selector", " "}, nil, `-selector " " selects everything`},
 		{"no image", []string{"-image", ""}, nil, "-selector and -image are needed"},
 		{"stages", []string{"-stages", "1,half"}, nil, `-stages: "half" is neither a number from 1 nor a share`},
 		{"stages shrink", []string{"-stages", "2,1,100%"}, nil, "stage 1 means 1 of 2 Deployments, but 2 are updated by then"},

@@ -180,7 +180,7 @@ func TestStopsWell(t *testing.T) {
 			t.Parallel()
 			f := startPolicyTest(t)
 			f.pod("a", withoutProbes)
-			slow := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: 500 * time.Millisecond})
+			slow := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "patch", Resource: "pods"}, Fault: faultproxy.Slow, Delay: 2 * time.Second})
 			f.policy("example", specOf("label"))
 			f.Struck(slow, 1)
 			f.Signal(signal)

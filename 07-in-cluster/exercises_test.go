@@ -604,6 +604,7 @@ func checkDrain(c *check.C) {
 	o.pod("b")
 	r.Struck(stuck, 1)
 	o.proxy.MustInject(faultproxy.Rule{Match: leases, Fault: faultproxy.Stall, Times: -1})
+	const patience = 3 * time.Second // less than the loop's Grace, after which it ends anyway
 	out := o.lease().Spec.RenewTime.Add(leaseDuration)
 	var over time.Time // when client-go has given the lease up, whose release fails, too
 	after := 0         // looks after the end of the lease: a machine that stands still does not look
@@ -614,12 +615,12 @@ func checkDrain(c *check.C) {
 		if over.IsZero() && strings.Contains(r.Process.Stderr(), `"error retrieving resource lock"`) {
 			over = time.Now()
 		}
-		if time.Now().After(out.Add(slack)) || !over.IsZero() && time.Since(over) > slack {
+		if time.Now().After(out.Add(patience)) || !over.IsZero() && time.Since(over) > patience {
 			after++
 		}
 		if after >= 20 {
 			const expected = "a process that ends as soon as its lease is lost"
-			held := fmt.Sprintf("it still runs %s later", slack)
+			held := fmt.Sprintf("it still runs %s later", patience)
 			stuck.Remove()
 			if c.Until(5*time.Second, func(context.Context) error {
 				if r.Process.Ended() {

@@ -273,13 +273,13 @@ func TestKeeperRotatesWhileItRenews(t *testing.T) {
 // The waits of a rotation are longer than the lives of certificates, which are replaced in time all the same.
 func TestKeeperRenewsWhileItRotates(t *testing.T) {
 	t.Parallel()
-	k := newKeeperTest(t, "-settle", "12s", "-leaf-lifetime", "10s")
+	k := newKeeperTest(t, "-settle", "20s", "-leaf-lifetime", "10s")
 	k.asks("web", "web-tls", "")
 	k.Start()
 	before := k.secret("cert-keeper-ca")
 	k.secret("web-tls")
 	k.rotate()
-	k.Eventually(time.Minute, func(ctx context.Context) error {
+	k.Eventually(2*time.Minute, func(ctx context.Context) error {
 		leaf := k.secret("web-tls")
 		pair, err := tls.X509KeyPair(leaf.Data["tls.crt"], leaf.Data["tls.key"])
 		// The machine may have stood still, so that nobody could replace it, for a moment.

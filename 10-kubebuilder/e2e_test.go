@@ -1,14 +1,19 @@
 package kubebuilder
 
 import (
+	"context"
 	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -62,6 +67,43 @@ func TestSimpleRefusedInOtherWords(t *testing.T) {
 	f.Process = e.Start(f.Command)
 	if err := icecreamtest.RefusedInOtherWords(f); err != nil {
 		t.Error(err)
+	}
+}
+
+// The program summary neither changes nor deletes a ConfigMap that somebody else has made, and deletes its own.
+func TestSummaryLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	services, configMaps := e.Client.CoreV1().Services(e.Namespace), e.Client.CoreV1().ConfigMaps(e.Namespace)
+	theirs, err := configMaps.Create(e.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "web-summary"}, Data: map[string]string{"ports": "many"}}, metav1.CreateOptions{})
+	fatal.If(t, err)
+	e.Start(testenv.Command{Path: e.Program("./10-kubebuilder/programs/summary"), Args: []string{"-namespace", e.Namespace}})
+	// Its one worker takes the Services in their order.
+	serve := func(name string) {
+		t.Helper()
+		_, err := services.Create(e.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+		fatal.If(t, err)
+	}
+	summarized := func(name string) {
+		t.Helper()
+		e.Eventually(time.Minute, func(ctx context.Context) error {
+			_, err := configMaps.Get(ctx, name+"-summary", metav1.GetOptions{})
+			return err
+		})
+	}
+	serve("web")
+	serve("one")
+	summarized("one")
+	for _, name := range []string{"web", "one"} {
+		fatal.If(t, services.Delete(e.Context(), name, metav1.DeleteOptions{}))
+	}
+	serve("two")
+	summarized("two")
+	if now, err := configMaps.Get(e.Context(), theirs.Name, metav1.GetOptions{}); err != nil || now.UID != theirs.UID || now.ResourceVersion != theirs.ResourceVersion {
+		t.Errorf("somebody else's ConfigMap: %v, %v", now, err)
+	}
+	if _, err := configMaps.Get(e.Context(), "one-summary", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("its own, whose Service was deleted: %v", err)
 	}
 }
 

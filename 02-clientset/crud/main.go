@@ -57,11 +57,13 @@ func run(ctx context.Context) error {
 	if err := deployments.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, mine); err != nil {
 		return fmt.Errorf("deleting the Deployments of an earlier run: %w", err)
 	}
+	uids := map[string]string{}
 	for _, name := range []string{"crud-a", "crud-b"} {
 		created, err := deployments.Create(ctx, deployment(name), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("creating %s: %w", name, err)
 		}
+		uids[name] = string(created.UID)
 		// Create returns the object as stored: with uid, version and defaults.
 		fmt.Printf("created %s: generation %d, replicas %d, strategy %s\n",
 			name, created.Generation, *created.Spec.Replicas, created.Spec.Strategy.Type)
@@ -113,7 +115,7 @@ func run(ctx context.Context) error {
 	// Foreground: it goes last, after its ReplicaSets and pods.
 	foreground := metav1.DeletePropagationForeground
 	err = deployments.Delete(ctx, "crud-a", metav1.DeleteOptions{
-		Preconditions:     metav1.NewUIDPreconditions(string(list.Items[0].UID)),
+		Preconditions:     metav1.NewUIDPreconditions(uids["crud-a"]),
 		PropagationPolicy: &foreground,
 	})
 	if err != nil {

@@ -77,6 +77,7 @@ func run(ctx context.Context) error {
 	}
 	defer logs.Close()
 	lines := bufio.NewScanner(logs)
+	lines.Buffer(nil, 1<<20) // lines of logs may be longer than the 64 KiB that it takes by itself
 	if err := printLine(lines); err != nil {
 		return err
 	}
@@ -208,6 +209,9 @@ func forward(ctx context.Context, config *rest.Config, url *url.URL) error {
 	case <-ready:
 	case err := <-ended:
 		return err
+	case <-ctx.Done(): // the dial itself takes no context
+		close(stop)
+		return context.Cause(ctx)
 	}
 	err = get(ctx, forwarder)
 	close(stop)

@@ -4,7 +4,9 @@
 //
 // All it knows is in the cluster: each write sets the image and, in the same
 // request, an annotation that says what the image was. So a run that was
-// interrupted, or killed, can be repeated to go on, or undone with -rollback.
+// interrupted, or killed, can be repeated to go on, or undone with -rollback. Only
+// when it is killed after all stages are available, while it removes these
+// annotations, is repeating the one way: of the rest, -rollback would undo a part.
 //
 // It needs get, list, watch and patch on deployments, and nothing else.
 package main
@@ -68,12 +70,15 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
-	// An empty selector would match everything in the namespace.
 	if o.selector == "" || (o.image == "" && !o.rollback) {
 		return errors.New("-selector and -image are needed (with -rollback only -selector); -help lists the flags")
 	}
-	if _, err := labels.Parse(o.selector); err != nil {
+	selector, err := labels.Parse(o.selector)
+	if err != nil {
 		return fmt.Errorf("-selector: %w", err)
+	}
+	if selector.Empty() {
+		return fmt.Errorf("-selector %q selects everything in the namespace: name a label", o.selector)
 	}
 	if o.timeout <= 0 {
 		return fmt.Errorf("-timeout %s: it must be more than zero", o.timeout)

@@ -158,8 +158,8 @@ func (r *rollout) update(ctx context.Context, name string, order int, dryRun boo
 
 // change is the only place that writes. It reads a Deployment and sends the
 // patch that edit makes of it (none if nil), as one request, so that image and
-// record are both written or neither. When somebody else was faster, it reads
-// again and edit decides anew.
+// record are both written or neither. When somebody else was faster, or the
+// server cannot answer for a moment, it reads again and edit decides anew.
 //
 // Once begun it is not interrupted: a request that was given up may still be
 // executed, and nobody would know.
@@ -172,16 +172,16 @@ func (r *rollout) change(ctx context.Context, name string, dryRun bool, edit fun
 	}
 	// In a Deployment that rolls, the controller writes many times a second.
 	backoff := wait.Backoff{Steps: 15, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 0.5}
-	err = retry.RetryOnConflict(backoff, func() error {
+	err = retry.OnError(backoff, func(err error) bool { return apierrors.IsConflict(err) || retriable(err) }, func() error {
 		if d, err = r.deployments.Get(ctx, name, metav1.GetOptions{}); err != nil {
-			return fmt.Errorf("reading %s: %w", name, err)
+			return fmt.Errorf("reading %s: %w", name, requestError{err})
 		}
 		patch, err := edit(d)
 		if err != nil || patch == nil {
 			return err
 		}
 		if d, err = r.deployments.Patch(ctx, name, types.StrategicMergePatchType, patch, options); err != nil {
-			return fmt.Errorf("patching %s: %w", name, err)
+			return fmt.Errorf("patching %s: %w", name, requestError{err})
 		}
 		return nil
 	})

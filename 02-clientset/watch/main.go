@@ -105,8 +105,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	// From the last version that we saw, nothing is missing, as long as the
-	// server remembers: usually 75 seconds at least. After that it answers 410, and the way out
-	// is to list and compare. All that is what an informer does: step 03.
+	// server remembers: usually 75 seconds at least, counted from that version. So a watch that
+	// has seen no event for long asks for bookmarks (AllowWatchBookmarks), which move the version
+	// on. After that it answers 410, and the way out is to list and compare. All that is what an informer does: step 03.
 	fmt.Println("watch again from the last version:")
 	_, err = follow(ctx, configMaps, last)
 	return err

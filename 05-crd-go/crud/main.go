@@ -11,11 +11,13 @@ import (
 	"os/signal"
 	"syscall"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 
 	policyv1alpha1 "github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
@@ -117,14 +119,18 @@ func report(ctx context.Context, policies policyclient.HealthCheckPolicyInterfac
 		if policy, err = policies.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		now := metav1.Now()
+		before := policy.Status.DeepCopy()
 		policy.Status.ObservedGeneration = policy.Generation
 		policy.Status.Statistics = &policyv1alpha1.Statistics{Pods: pods}
-		policy.Status.LastChecked = &now
 		meta.SetStatusCondition(&policy.Status.Conditions, metav1.Condition{
 			Type: policyv1alpha1.ConditionCompliant, Status: metav1.ConditionFalse, ObservedGeneration: policy.Generation,
 			Reason: policyv1alpha1.ReasonProbesMissing, Message: fmt.Sprintf("%d pods lack a probe", pods.Failed),
 		})
+		// Another time alone is no news: a controller that writes it would wake itself for ever.
+		if equality.Semantic.DeepEqual(before, &policy.Status) {
+			return nil
+		}
+		policy.Status.LastChecked = ptr.To(metav1.Now())
 		// UpdateStatus is a request to /status, where it is the spec that is
 		// ignored. That way a user and a controller do not undo each other's work.
 		policy.Spec.Action = policyv1alpha1.ActionKill

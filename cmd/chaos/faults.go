@@ -49,9 +49,8 @@ func each(policies, icecreams injection) map[string]injection {
 // hook calls f before requests are forwarded. It strikes if f returns true.
 func (s *scene) hook(match faultproxy.Match, after, times int, f func(ctx context.Context, r faultproxy.Request) bool) error {
 	_, err := s.Proxy.Inject(faultproxy.Rule{Match: match, Fault: faultproxy.Call, After: after, Times: times,
-		Call: func(ctx context.Context, r faultproxy.Request) error {
-			// What it has begun is not left half done if the request ends meanwhile.
-			if f(context.WithoutCancel(ctx), r) {
+		Call: func(_ context.Context, r faultproxy.Request) error {
+			if f(s.ctx, r) { // and not that of the request: what it has begun is not left half done
 				s.Strikes.Add(1)
 			}
 			return nil

@@ -234,6 +234,9 @@ func (s *scene) act(ctx context.Context, r *result) (err error) {
 // working waits until the controller has its watches open.
 func (s *scene) working(ctx context.Context) error {
 	return poll.Until(ctx, 50*time.Millisecond, time.Minute, func(context.Context) error {
+		if err := s.alive(); err != nil {
+			return poll.Stop(err)
+		}
 		if n := s.Proxy.Open(faultproxy.Watches); n < s.subject.watches {
 			return fmt.Errorf("the controller has opened %d of %d watches", n, s.subject.watches)
 		}
@@ -260,7 +263,7 @@ func (s *scene) compare(ctx context.Context, r *result) (err error) {
 // may look right although a late event or a write that a fault holds up is still to
 // come, with what was true a moment ago.
 func (s *scene) converges(ctx context.Context, r *result) error {
-	const rest = time.Second // more than a fault holds up an event and what follows from it
+	const rest = 2 * time.Second // as a rule, a fault holds nothing up for longer
 	start := time.Now()
 	since, written := start, 0
 	return poll.Until(ctx, 100*time.Millisecond, patience, func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/k8s-go/workshop/internal/socket"
+	"github.com/k8s-go/workshop/internal/pagesocket"
 )
 
 // patience is how long a page may leave unread what it is sent. Then its connection is closed.
@@ -44,7 +44,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	p.SetReadLimit(1 << 20)
 	ctx, cancel := context.WithCancel(s.terminals.ctx)
 	defer cancel()
-	go socket.KeepAlive(ctx, p)
+	go pagesocket.KeepAlive(ctx, p)
+	wait := patience
 	for {
 		kind, data, err := p.Read(ctx)
 		if err != nil {
@@ -53,7 +54,12 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		if kind == websocket.MessageText {
 			err = s.obey(t, p, data)
 		} else if t.write(p, false) {
-			err = t.typeIn(p, data)
+			if err = t.typeIn(data, wait); errors.Is(err, os.ErrDeadlineExceeded) {
+				tell(p, message{Type: "unread"})
+				err, wait = nil, patience/50 // for further keys, until one is taken
+			} else {
+				wait = patience
+			}
 		}
 		if err != nil {
 			reason := err.Error()
@@ -64,14 +70,10 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 }
 
 // typeIn passes keys on. A program that does not read them must not stop what else the page asks for.
-func (t *terminal) typeIn(p *websocket.Conn, data []byte) error {
-	_ = t.tty.SetWriteDeadline(time.Now().Add(patience)) // on a Mac there is none
+func (t *terminal) typeIn(data []byte, wait time.Duration) error {
+	_ = t.tty.SetWriteDeadline(time.Now().Add(wait)) // on a Mac there is none
 	_, err := t.tty.Write(data)
 	_ = t.tty.SetWriteDeadline(time.Time{})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		tell(p, message{Type: "unread"})
-		return nil
-	}
 	return err
 }
 
@@ -84,7 +86,7 @@ func (t *terminal) join(w http.ResponseWriter, r *http.Request) (*websocket.Conn
 		fail(w, err)
 		return nil, err
 	}
-	p, err := socket.Accept(w, r)
+	p, err := pagesocket.Accept(w, r)
 	if err != nil {
 		return nil, err
 	}

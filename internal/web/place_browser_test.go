@@ -327,6 +327,9 @@ func TestBrowserTwoWindows(t *testing.T) {
 	// A terminal that one opens and closes is there for the other, too.
 	one.click("#new-terminal")
 	two.until(`document.querySelector('#terminal-list [data-terminal="2"]')`)
+	one.ready(2)
+	one.keys("echo new-$((6 * 7))", kb.Enter)
+	one.until(shows(2, "new-42"))
 	one.click(`#terminal-list [aria-label="Close terminal 2"]`)
 	two.until(`!document.querySelector('#terminal-list [data-terminal="2"]')`)
 	two.click(".note button")
@@ -436,7 +439,7 @@ func TestBrowserKnow(t *testing.T) {
 	b.until(`document.querySelector('#faults').hidden`)
 	look.Error = "connection refused"
 	tell()
-	b.until(`document.querySelector('#cluster').textContent === 'kwok does not answer: connection refused'`)
+	b.until(`document.querySelector('#cluster').textContent === 'kwok: connection refused'`)
 }
 
 // At 200 % zoom and on a small window one pane can have the whole page.

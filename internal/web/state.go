@@ -16,7 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/k8s-go/workshop/internal/socket"
+	"github.com/k8s-go/workshop/internal/pagesocket"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -118,7 +118,7 @@ func (s *Server) getState(*http.Request) (any, error) {
 // followState tells a window everything, and then each change. It is a WebSocket, because a
 // browser has only six connections for requests to one server, of all windows together.
 func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
-	p, err := socket.Accept(w, r)
+	p, err := pagesocket.Accept(w, r)
 	if err != nil {
 		return // the answer is written
 	}
@@ -127,7 +127,7 @@ func (s *Server) followState(w http.ResponseWriter, r *http.Request) {
 	tell(p, s.state.all())
 	s.state.pages[p] = struct{}{}
 	s.state.Unlock()
-	socket.KeepAlive(p.CloseRead(s.terminals.ctx), p)
+	pagesocket.KeepAlive(p.CloseRead(s.terminals.ctx), p)
 	s.state.Lock()
 	defer s.state.Unlock()
 	delete(s.state.pages, p)

@@ -47,7 +47,9 @@ type terminals struct {
 	env  []string
 	past string          // the folder of the shells' histories; "" keeps none
 	tell func(ids []int) // which there are
-	wait sync.WaitGroup
+
+	telling sync.Mutex
+	wait    sync.WaitGroup
 
 	mu   sync.Mutex
 	last int
@@ -113,6 +115,15 @@ type message struct {
 }
 
 func (ts *terminals) open(*http.Request) (any, error) {
+	t, err := ts.add()
+	if err != nil {
+		return nil, err
+	}
+	ts.tellAll()
+	return t, nil
+}
+
+func (ts *terminals) add() (*terminal, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if len(ts.all) >= maxTerminals {
@@ -124,7 +135,6 @@ func (ts *terminals) open(*http.Request) (any, error) {
 	}
 	ts.last++
 	ts.all[t.ID] = t
-	ts.tellAll()
 	return t, nil
 }
 
@@ -187,10 +197,10 @@ func (ts *terminals) start(id int) (_ *terminal, err error) {
 		err = errors.Join(err, ours.Close(), os.RemoveAll(dir))
 		defer close(t.done) // when there is room for another one
 		ts.mu.Lock()
-		defer ts.mu.Unlock()
 		delete(ts.all, id)
-		ts.tellAll()
 		ts.err = errors.Join(ts.err, err)
+		ts.mu.Unlock()
+		ts.tellAll()
 	})
 	return t, nil
 }
@@ -235,8 +245,16 @@ func (ts *terminals) find(id string) (*terminal, error) {
 	return nil, refuse(http.StatusNotFound, "There is no terminal %s.", id)
 }
 
-// tellAll tells which terminals there are. The caller holds ts.mu.
-func (ts *terminals) tellAll() { ts.tell(slices.AppendSeq([]int{}, maps.Keys(ts.all))) }
+// tellAll tells which terminals there are.
+func (ts *terminals) tellAll() {
+	ts.telling.Lock() // so that what is told last is the newest
+	defer ts.telling.Unlock()
+	ts.mu.Lock()
+	ids := slices.AppendSeq([]int{}, maps.Keys(ts.all)) // none is [], and not null
+	ts.mu.Unlock()
+	slices.Sort(ids)
+	ts.tell(ids)
+}
 
 // remove ends a terminal, and waits until nothing of it is left.
 func (ts *terminals) remove(r *http.Request) (any, error) {
@@ -250,7 +268,7 @@ func (ts *terminals) remove(r *http.Request) (any, error) {
 
 // Write sends output to the pages, and keeps it for those that come later. No page slows the
 // program down: one that draws too slowly gets the last of the output later, and one that has
-// stopped reading loses its connection.
+// stopped reading loses its connection after a few seconds.
 func (t *terminal) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/coder/websocket/wsjson"
 
-	"github.com/k8s-go/workshop/internal/socket"
+	"github.com/k8s-go/workshop/internal/pagesocket"
 )
 
 // Handler answers what follows /api/xray. Whoever mounts it checks the token,
@@ -45,13 +45,13 @@ func (h *Hub) view(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d windows already show the X-ray: close one", mostViewers), http.StatusServiceUnavailable)
 		return
 	}
-	c, err := socket.Accept(w, r)
+	c, err := pagesocket.Accept(w, r)
 	if err != nil {
 		return // Accept has answered
 	}
 	defer c.CloseNow()
 	left := c.CloseRead(h.ctx)
-	go socket.KeepAlive(left, c)
+	go pagesocket.KeepAlive(left, c)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for v := (viewer{seen: -1}); ; {

@@ -24,7 +24,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-const teamLabel = "team"
+const (
+	teamLabel = "team"
+	managedBy = "app.kubernetes.io/managed-by" // says which ConfigMaps are ours
+)
 
 // relevant passes the events of a Service that can change its summary, and no others.
 func relevant() predicate.Predicate {
@@ -42,25 +45,35 @@ type reconciler struct {
 // Reconcile brings the ConfigMap of one Service to what it should be.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	summary := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name + "-summary"}}
-	service := &corev1.Service{}
-	err := r.live.Get(ctx, req.NamespacedName, service)
-	if apierrors.IsNotFound(err) {
-		return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, summary))
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(summary), summary)
+	isNew := apierrors.IsNotFound(err)
+	switch {
+	case err != nil && !isNew:
+		return ctrl.Result{}, err
+	case !isNew && summary.Labels[managedBy] != "summary":
+		return ctrl.Result{}, nil // somebody else's ConfigMap of that name stays as it is
 	}
-	if err != nil {
+	service := &corev1.Service{}
+	err = r.live.Get(ctx, req.NamespacedName, service)
+	switch {
+	case apierrors.IsNotFound(err) && isNew:
+		return ctrl.Result{}, nil
+	case apierrors.IsNotFound(err):
+		asRead := client.Preconditions{UID: &summary.UID, ResourceVersion: &summary.ResourceVersion}
+		return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, summary, asRead))
+	case err != nil:
 		return ctrl.Result{}, err
 	}
 	data := map[string]string{"ports": strconv.Itoa(len(service.Spec.Ports)), "team": service.Labels[teamLabel]}
-	err = r.live.Get(ctx, client.ObjectKeyFromObject(summary), summary)
-	switch {
-	case apierrors.IsNotFound(err):
-		summary.Data = data
-		return ctrl.Result{}, r.Create(ctx, summary)
-	case err != nil || maps.Equal(summary.Data, data):
-		return ctrl.Result{}, err
+	if !isNew && maps.Equal(summary.Data, data) {
+		return ctrl.Result{}, nil
 	}
 	summary.Data = data
-	return ctrl.Result{}, r.Update(ctx, summary)
+	if isNew {
+		summary.Labels = map[string]string{managedBy: "summary"}
+		return ctrl.Result{}, r.Create(ctx, summary)
+	}
+	return ctrl.Result{}, r.Update(ctx, summary) // 409 Conflict if somebody has written it meanwhile
 }
 
 func main() {

@@ -95,7 +95,7 @@ function showCluster() {
   const cluster = state.get('cluster');
   if (!cluster) return;
   const line = $('#cluster');
-  setText(line, cluster.name + (cluster.error ? ` does not answer: ${cluster.error}` : ': ready'));
+  setText(line, `${cluster.name}: ${cluster.error || 'ready'}`);
   line.dataset.state = cluster.error ? 'away' : 'ready';
   $('#faults').hidden = !cluster.faults;
   if (cluster.faults) setText($('#faults span'), `The X-ray breaks something for the programs of your terminals: ${cluster.faults.join(', ')}.`);

@@ -159,6 +159,7 @@ function changed() {
 
 // replace makes the text another one, with the cursor where it was by line and column.
 function replace(file, text) {
+  file.problem = undefined; // which write says again
   const { doc, selection } = file.view.state;
   if (doc.toString() === text) return;
   const line = doc.lineAt(selection.main.head);

@@ -24,7 +24,7 @@ export function startFollow() {
   state.on('trainer-follow', show);
   show(state.get('trainer-follow'));
   const leave = ({ target, key, ctrlKey, metaKey }) => {
-    const isKept = ['F6', 'Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key) || (key && (ctrlKey || metaKey)); // to copy moves nothing
+    const isKept = ['F6', 'Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key) || ((ctrlKey || metaKey) && ['a', 'c', 'f'].includes(key)); // to copy or to search moves nothing
     if (isFollowing && !isKept && target.closest?.('#lesson-pane') && !target.closest('#follow, .run-button')) set(false);
   };
   for (const type of ['pointerdown', 'wheel', 'touchmove', 'keydown']) addEventListener(type, leave, { passive: true, capture: true });

@@ -5,7 +5,7 @@ import { showTab, tab } from './tabs.js';
 import { FitAddon } from './vendor/addon-fit.mjs';
 import { Terminal } from './vendor/xterm.mjs';
 
-// What terminals report (started, running, result, busy, stale, role, prompt, exited), and what the page says of itself: file, opened, lesson.
+// What terminals report (started, running, result, busy, stale, role, unread, prompt, exited), and what the page says of itself: file, opened, lesson.
 export const events = new EventTarget();
 
 const themes = {
@@ -52,6 +52,8 @@ const keys = { Esc: '\x1b', Tab: '\t', 'Ctrl-C': '\x03', 'Ctrl-D': '\x04', '↑'
 async function add() {
   const { id } = await post('/api/terminals');
   if (!open.has(id)) attach(id);
+  open.get(id).isOwn = true; // another window may have been the first to show it
+  send(id, { type: 'write' }, true);
   choose(id);
 }
 
@@ -65,12 +67,17 @@ async function remove(id) {
 function drop(id) {
   const terminal = open.get(id);
   if (!terminal) return;
+  const hadFocus = terminal.screen.contains(document.activeElement);
   open.delete(id);
   terminal.connection.socket.close();
   terminal.sizes.disconnect();
   terminal.term.dispose();
   terminal.screen.remove();
-  choose(open.has(active) ? active : open.keys().next().value ?? 0);
+  if (id === active) choose(open.keys().next().value ?? 0);
+  else showList();
+  if (hadFocus) $('#new-terminal').focus();
+  announce(`Terminal ${id} has ended.`);
+  events.dispatchEvent(new CustomEvent('exited', { detail: { terminal: id } }));
 }
 
 function choose(id) {
@@ -146,6 +153,8 @@ function connect(terminal) {
       isFirst = true;
       drawn = 0;
       send(id, { type: 'resize', cols: term.cols, rows: term.rows });
+      if (terminal.isOwn) send(id, { type: 'write' });
+      terminal.isOwn = false;
       if (!isAgain) return;
       term.reset();
       tell('');
@@ -181,9 +190,7 @@ function receive(terminal, message) {
   switch (message.type) {
     case 'exited':
       drop(terminal.id);
-      announce(`Terminal ${terminal.id} has ended.`);
-      if (document.activeElement === document.body) $('#new-terminal').focus(); // what had the focus is gone
-      break;
+      return;
     case 'unread':
       tell(`The program in terminal ${terminal.id} does not read what you type, so the rest of it was dropped.`, true);
       break;
@@ -260,6 +267,7 @@ export async function terminalForCommand() {
   if (socket.readyState === WebSocket.CONNECTING) {
     await new Promise((done) => { for (const type of ['open', 'close']) socket.addEventListener(type, done, { once: true }); });
   }
+  send(active, { type: 'write' }, true); // whoever clicks means this window
   return active;
 }
 

@@ -85,12 +85,17 @@ async function breakIt(name) {
   await post(`/api/xray/faults/${name}?${query}`); // what it did comes as an item
 }
 
+// terminalOfPage is where a tour runs that the X-ray in its own window begins.
+async function terminalOfPage() {
+  const [last, all] = [remembered.get('terminal'), remembered.get('terminals', [])];
+  return all.includes(last) ? last : all[0] ?? (await post('/api/terminals')).id;
+}
+
 async function startTours() {
   const tours = await api('/api/xray/tours/tours.json');
   const begin = async (tour) => {
     $('#xray-look').replaceChildren(h('h3', {}, tour.title), h('ol', {}, ...tour.look.map((sentence) => h('li', {}, sentence))));
-    const terminal = onlyXray ? remembered.get('terminal', 1) : await terminalForCommand(); // in its own window, that of the page
-    await post(`/api/tours/${tour.name}?terminal=${terminal}`);
+    await post(`/api/tours/${tour.name}?terminal=${onlyXray ? await terminalOfPage() : await terminalForCommand()}`);
   };
   $('#xray-tours .buttons').append(...tours.map((tour) => button(tour.title, () => begin(tour), { 'data-tour': tour.name, title: `internal/xray/tours/${tour.name}.sh` })));
 }
@@ -130,8 +135,10 @@ function drawTime(state) {
   const sum = { begun: 0, event: 0 };
   const since = recording.now() - 1000;
   for (const [t, counts] of state.rates) if (t > since) for (const name of Object.keys(sum)) sum[name] += counts[name] ?? 0;
-  const rates = recording.isFile ? '' : `${number(sum.begun, 'request')}/s, ${number(sum.event, 'event')}/s`; // a file holds no counts
-  setText($('#xray-rates'), `${rates}${state.missed ? `, ${state.missed} items not shown one by one` : ''}${recording.mode === 'live' ? '' : `, ${clock(state.now)}`}`);
+  setText($('#xray-rates'), [
+    recording.isFile ? '' : `${number(sum.begun, 'request')}/s, ${number(sum.event, 'event')}/s`, // a file holds no counts
+    state.missed ? `${state.missed} items not shown one by one` : '', recording.mode === 'live' ? '' : clock(state.now),
+  ].filter(Boolean).join(', '));
   root.dataset.mode = recording.mode;
   root.dataset.counting = isCounting(state);
   const position = $('#xray-position');

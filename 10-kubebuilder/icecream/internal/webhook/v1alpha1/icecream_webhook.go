@@ -28,6 +28,7 @@ func SetupIcecreamWebhookWithManager(mgr ctrl.Manager) error {
 type IcecreamCustomDefaulter struct{}
 
 // Default changes the Icecream before the schema is looked at, so a required field may be missing here.
+// One with generateName has no name yet, and has to name its Deployment itself.
 func (d *IcecreamCustomDefaulter) Default(_ context.Context, icecream *controllerv1alpha1.Icecream) error {
 	if icecream.Spec.DeploymentName == "" {
 		icecream.Spec.DeploymentName = icecream.Name

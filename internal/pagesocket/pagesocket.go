@@ -1,5 +1,5 @@
-// Package socket is what the page's WebSockets have in common.
-package socket
+// Package pagesocket is what the page's WebSockets have in common.
+package pagesocket
 
 import (
 	"context"
