@@ -502,7 +502,7 @@ func TestNamesConflict(t *testing.T) {
 		}
 		return err
 	})
-	ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(e.Context(), 10*time.Second)
 	defer cancel()
 	err := crdwait.Established(ctx, e.Config, second.Name)
 	if err == nil || !strings.Contains(err.Error(), `its names are not accepted: ShortNamesConflict: "taken" is already in use`) || !errors.Is(err, context.DeadlineExceeded) {

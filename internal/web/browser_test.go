@@ -346,7 +346,7 @@ func TestBrowserOutcomes(t *testing.T) {
 // the next prompt says it.
 func TestBrowserAway(t *testing.T) {
 	t.Parallel()
-	ws := clone(t, "$ sleep 1")
+	ws := clone(t, "$ until [[ -e over ]]; do sleep 0.1; done")
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	const state = `document.querySelector('.outcome').dataset.state`
@@ -361,6 +361,7 @@ func TestBrowserAway(t *testing.T) {
 		window.real = WebSocket;
 		window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.(), 100); } send() {} close() {} };
 		for (const socket of window.sockets) socket.close();`)
+	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "over"), nil, 0o644))
 	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["outcomes-1"]), "1/1") })
 	if got := eval[string](b, state); got != "running" {
 		t.Errorf("the page has heard of the end: %s", got)

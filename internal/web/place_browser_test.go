@@ -326,12 +326,16 @@ func TestBrowserTwoWindows(t *testing.T) {
 	}
 	// A terminal that one opens and closes is there for the other, too.
 	one.click("#new-terminal")
-	two.until(`document.querySelector('#terminal-list [data-terminal="2"]')`)
-	one.ready(2)
+	const chosen = `document.querySelector('#terminal-list [aria-pressed="true"]')?.dataset.terminal`
+	one.until(chosen + ` !== '1'`)
+	id := eval[int](one, `Number(`+chosen+`)`)
+	there := fmt.Sprintf(`document.querySelector('#terminal-list [data-terminal="%d"]')`, id)
+	two.until(there)
+	one.ready(id)
 	one.keys("echo new-$((6 * 7))", kb.Enter)
-	one.until(shows(2, "new-42"))
-	one.click(`#terminal-list [aria-label="Close terminal 2"]`)
-	two.until(`!document.querySelector('#terminal-list [data-terminal="2"]')`)
+	one.until(shows(id, "new-42"))
+	one.click(fmt.Sprintf(`#terminal-list [aria-label="Close terminal %d"]`, id))
+	two.until(`!` + there)
 	two.click(".note button")
 	one.until(`!` + note + `.hidden`)
 	two.until(note + `.hidden`)
