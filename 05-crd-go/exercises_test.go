@@ -345,9 +345,12 @@ func checkStatus(c *check.C) {
 		c.Failf("report returns the policy as it is stored then, with "+want, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	time.Sleep(1100 * time.Millisecond) // a metav1.Time has whole seconds
-	c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
+	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
 	again, err := policies.Get(c.Context(), "crud", metav1.GetOptions{})
 	c.Must(err)
+	if r.ExitCode != 0 {
+		c.Failf("exit code 0 of a second report of the same", "exit code %d: %s", r.ExitCode, r.Stderr)
+	}
 	if again.GetResourceVersion() != stored.GetResourceVersion() {
 		c.Mistake("new time alone", "a second report of the same writes nothing", "status "+text(again.Object["status"]))
 	}

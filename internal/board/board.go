@@ -19,9 +19,8 @@ import (
 	"time"
 	"unicode"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/k8s-go/workshop/internal/terminal"
+	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 // A Task is what the board needs of a task in a progress file.
@@ -143,20 +142,11 @@ const mostTasks = 300
 var taskNumber = regexp.MustCompile(`^1?\d\.\d{1,2}[a-z]?$`)
 
 func readFile(path string) ([]Task, time.Time, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe that nobody writes holds nothing up
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
+	data, info, err := workspace.ReadForeign(path, limit)
+	switch {
+	case errors.Is(err, workspace.ErrNotRegular), err == nil && info.Size() > limit:
 		return nil, time.Time{}, errors.New("it is no file of make progress JSON=1")
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit))
-	if err != nil {
+	case err != nil:
 		return nil, time.Time{}, err
 	}
 	if len(data) == 0 {

@@ -1,19 +1,16 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -71,14 +68,10 @@ func (s *Server) trainersPlace(context.Context) any {
 }
 
 func readPlace(file string) (p place, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe that nobody writes holds nothing up
+	data, _, err := workspace.ReadForeign(file, maxPlace)
 	if err != nil {
 		return p, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return p, errors.Join(err, errors.New("not a file"))
-	}
-	err = json.NewDecoder(io.LimitReader(f, maxPlace)).Decode(&p)
+	err = json.NewDecoder(bytes.NewReader(data)).Decode(&p) // what follows does not matter
 	return p, err
 }

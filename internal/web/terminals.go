@@ -48,7 +48,7 @@ type terminals struct {
 	past string          // the folder of the shells' histories; "" keeps none
 	tell func(ids []int) // which there are
 
-	telling sync.Mutex
+	telling sync.Mutex // from the look at which there are until they are told
 	wait    sync.WaitGroup
 
 	mu   sync.Mutex
@@ -247,7 +247,7 @@ func (ts *terminals) find(id string) (*terminal, error) {
 
 // tellAll tells which terminals there are.
 func (ts *terminals) tellAll() {
-	ts.telling.Lock() // so that what is told last is the newest
+	ts.telling.Lock()
 	defer ts.telling.Unlock()
 	ts.mu.Lock()
 	ids := slices.AppendSeq([]int{}, maps.Keys(ts.all)) // none is [], and not null
