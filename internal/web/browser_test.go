@@ -289,6 +289,7 @@ func enter(t testing.TB, prefix lesson.Prefix, ws *workspace.Workspace) (*xrayte
 
 // A learner clicks through step 1, and each command prints what the lesson says.
 func TestBrowserStep(t *testing.T) {
+	t.Parallel()
 	const prefix = lesson.Prefix("browser-")
 	e, c := begin(t, prefix, nil)
 	step, err := e.Workspace().Step("1")
@@ -373,6 +374,7 @@ func TestBrowserAway(t *testing.T) {
 // The buttons of an exercise do what make does: a check fails on the copy with which
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
+	t.Parallel()
 	ws := copyClone(t)
 	_, c := begin(t, "", &ws)
 	tasks, task := patchTask(t, ws)

@@ -32,6 +32,7 @@ func (b *tab) control(letter string) {
 
 // An exercise is begun, edited, saved and checked in the page alone, and the verdict stands at its line.
 func TestBrowserEditor(t *testing.T) {
+	t.Parallel()
 	ws := copyClone(t)
 	_, c := begin(t, "", &ws)
 	_, task := patchTask(t, ws)

@@ -56,7 +56,7 @@ func main() {
 	var probeAddr string
 	var secureMetrics bool
 	var enableHTTP2 bool
-	var namespace, image string
+	var namespace, leaseNamespace, image string
 	var saveFlavours bool
 	var resync time.Duration
 	var tlsOpts []func(*tls.Config)
@@ -70,6 +70,8 @@ func main() {
 	flag.BoolVar(&enableLeaderElection, "leader-elect", false,
 		"Enable leader election for controller manager. "+
 			"Enabling this will ensure there is only one active controller manager.")
+	flag.StringVar(&leaseNamespace, "leader-elect-namespace", "",
+		"Where the Lease of --leader-elect is. The default is the pod's own namespace, where it may write one.")
 	flag.BoolVar(&secureMetrics, "metrics-secure", true,
 		"If set, the metrics endpoint is served securely via HTTPS. Use --metrics-secure=false to use HTTP instead.")
 	flag.StringVar(&webhookCertPath, "webhook-cert-path", "", "The directory that contains the webhook certificate.")
@@ -181,8 +183,8 @@ func main() {
 		HealthProbeBindAddress: probeAddr,
 		LeaderElection:         enableLeaderElection,
 		LeaderElectionID:       "86203ad0.nicoleh.io",
-		// Without a namespace, it is that of the pod, so outside of a cluster there has to be one.
-		LeaderElectionNamespace: namespace,
+		// Where to work may be elsewhere, where a namespaced installation has no right to a Lease.
+		LeaderElectionNamespace: leaseNamespace,
 		// LeaderElectionReleaseOnCancel defines if the leader should step down voluntarily
 		// when the Manager ends. This requires the binary to immediately end when the
 		// Manager is stopped, otherwise, this setting is unsafe. Setting this significantly
