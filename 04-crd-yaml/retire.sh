@@ -7,6 +7,21 @@ set -euo pipefail
 crd=$1 old=$2 new=$3
 resource=${crd%%.*}.$new.${crd#*.}
 
+# forget is a filter: nobody has written any field in the old version. Once that is gone, each server-side
+# apply to an object whose managedFields name it would fail. Whoever applies should do so in the new version
+# before. [{}] stands for nobody: an empty list would mean "as they were".
+# shellcheck disable=SC2016 # $old is jq's
+forget='if .metadata.managedFields then .metadata.managedFields |=
+  (map(select(.apiVersion | endswith("/" + $old) | not)) | if . == [] then [{}] else . end) else . end'
+
+# settle stores the first object as it is, with each default that the CRD has got since it was stored
+# last: after that, only another storage version makes the server write it. A conflict is as good.
+settle() {
+  local first
+  first=$(kubectl get "$resource" --all-namespaces --output json | jq '.items[0] // empty')
+  [[ -z $first ]] || kubectl replace --filename - <<<"$first" || true
+}
+
 # switch_storage makes the new version the storage version. Exactly one version is,
 # so both lines have to change in one request.
 switch_storage() {
@@ -25,10 +40,10 @@ rewrite() {
   objects() { kubectl get "$resource" --all-namespaces --output json | jq --raw-output '.items[].metadata | "\(.namespace) \(.name)"'; }
   # replaces an object with itself; fails if somebody was faster
   again() {
-    object=$(kubectl get "$resource" "$name" --namespace "$namespace" --ignore-not-found --output json) || return
+    object=$(kubectl get "$resource" "$name" --namespace "$namespace" --ignore-not-found --output json "$@") || return
     before=$(jq .metadata.resourceVersion <<<"$object") after=$before
     [[ -n $object ]] || return 0 # deleted meanwhile
-    after=$(kubectl replace --filename - --output json <<<"$object" | jq .metadata.resourceVersion)
+    after=$(jq --arg old "$old" "$forget" <<<"$object" | kubectl replace --filename - --output json | jq .metadata.resourceVersion)
   }
   for ((try = 0; try < 30; try++)); do
     if read -r namespace name < <(objects) && again && [[ $before != "$after" ]]; then break; fi
@@ -37,7 +52,7 @@ rewrite() {
   all=$(objects)
   while read -r namespace name; do
     for ((try = 0; try < 30; try++)); do
-      if again; then continue 2; fi
+      if again --show-managed-fields; then continue 2; fi
       sleep 0.2
     done
     echo "error: $name in $namespace could not be stored again" >&2
@@ -54,6 +69,7 @@ remove_old() {
     kubectl replace --filename -
 }
 
+settle
 switch_storage
 rewrite
 remove_old

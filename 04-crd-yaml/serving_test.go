@@ -457,6 +457,16 @@ func TestRetireRunsAgain(t *testing.T) {
 		t.Errorf("versions %+v, want v1beta1 alone", now.Spec.Versions)
 	}
 	must(t)(resource(e, crd, "v1beta1").Get(e.Context(), "x", metav1.GetOptions{}))
+	// Nobody has written in v1alpha1, as far as the server remembers: once that is gone, an apply would look for it.
+	e.Eventually(time.Minute, func(ctx context.Context) error {
+		if _, err := resource(e, crd, "v1alpha1").Get(ctx, "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("v1alpha1 still answers, or otherwise: %v", err)
+		}
+		return nil
+	})
+	apply := object(crd, "x", map[string]any{"podLabel": "x"})
+	apply.SetAPIVersion(crd.Spec.Group + "/v1beta1")
+	must(t)(resource(e, crd, "v1beta1").Apply(e.Context(), "x", apply, metav1.ApplyOptions{FieldManager: "somebody"}))
 }
 
 // A client of a deprecated version is warned at every request; the other version's is not.

@@ -115,7 +115,7 @@ func TestIcecreamInANamespaceThatGoes(t *testing.T) {
 	t.Parallel()
 	f := newIcecreamTest(t)
 	delivered := deliveries(t, f.Proxy)
-	// The controller has just decided to create a Deployment. (An Icecream that had a status is read live before that.)
+	// The controller has just decided to create a Deployment.
 	late := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Stall})
 	f.Start("-resync", "1s")
 	ice := f.create("vanilla", "cone", 0)

@@ -233,6 +233,34 @@ func rate() string {
 	return "25"
 }
 
+// What is being deleted loses its finalizers also while the webhook is away; everything else waits for it.
+func TestOnItsWayOut(t *testing.T) {
+	t.Parallel()
+	s := newSetup(t)
+	s.all()
+	policies := s.own.PolicyV1alpha1().HealthCheckPolicies(s.Namespace)
+	for _, name := range []string{"going", "staying"} {
+		p := policy(name, policyv1alpha1.ActionLabel)
+		p.Finalizers = []string{"test.k8s-go.dev/kept"}
+		_, err := policies.Create(s.Context(), p, metav1.CreateOptions{})
+		fatal.If(t, err)
+	}
+	fatal.If(t, s.webhook.Signal(os.Interrupt))
+	s.webhook.Wait()
+	fatal.If(t, policies.Delete(s.Context(), "going", metav1.DeleteOptions{}))
+	let := []byte(`{"metadata": {"finalizers": null}}`)
+	if _, err := policies.Patch(s.Context(), "staying", types.MergePatchType, let, metav1.PatchOptions{}); err == nil {
+		t.Error("a policy that stays was changed without its webhook")
+	}
+	if _, err := policies.Patch(s.Context(), "going", types.MergePatchType, let, metav1.PatchOptions{}); err != nil {
+		t.Errorf("taking away the finalizer of a policy that is being deleted: %v", err)
+	}
+	s.serve()
+	s.inForce()
+	_, err := policies.Patch(s.Context(), "staying", types.MergePatchType, let, metav1.PatchOptions{})
+	fatal.If(t, err)
+}
+
 // Three times the CA is replaced while people write. In the safe order nobody notices; if the new
 // CA takes the place of the old one at once, everybody does.
 func TestRotation(t *testing.T) {

@@ -255,6 +255,27 @@ func TestKeeperRotatesWithoutAnImmutableOne(t *testing.T) {
 	}
 }
 
+// Nor does somebody who has made a Secret for it of a type that wants other keys.
+func TestKeeperRotatesWithoutAnotherType(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("a", "a-tls", "")
+	k.Start()
+	before := k.secret("cert-keeper-ca")
+	leaf := k.secret("a-tls")
+	service, err := k.Client.CoreV1().Services(k.Namespace).Get(k.Context(), "a", metav1.GetOptions{})
+	fatal.If(k.t, err)
+	_, err = k.Client.CoreV1().Secrets(k.Namespace).Create(k.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "basic", Labels: leaf.Labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(service, corev1.SchemeGroupVersion.WithKind("Service"))}},
+		Type:       corev1.SecretTypeBasicAuth, StringData: map[string]string{corev1.BasicAuthUsernameKey: "a"}}, metav1.CreateOptions{})
+	fatal.If(k.t, err)
+	_, err = k.Client.CoreV1().Services(k.Namespace).Patch(k.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"annotations": {"cert-keeper.k8s-go.openshift.org/secret": "basic"}}}`), metav1.PatchOptions{})
+	fatal.If(k.t, err)
+	k.event("Refused", "the Secret basic is of type kubernetes.io/basic-auth")
+	k.rotate()
+	k.rotated(before)
+}
+
 // Nor do short lives: a certificate that the same CA replaces restarts no wait.
 func TestKeeperRotatesWhileItRenews(t *testing.T) {
 	t.Parallel()

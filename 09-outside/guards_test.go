@@ -28,7 +28,7 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"asking again at the end": {testenv.Replace("controller.go", `if request := cr.Status.Request; cr.Status.RoomID == ""`, `if request := cr.Status.Request; !without("asking again at the end") && cr.Status.RoomID == ""`)},
 	"adoption":                {testenv.Replace("controller.go", "if err == nil && room.State != client.Emptying && ours(cr, room) {\n\t\t\t\tcr.Status.RoomID", "if err == nil && room.State != client.Emptying && ours(cr, room) && !without(\"adoption\") {\n\t\t\t\tcr.Status.RoomID")},
 	"certain refusals":        {testenv.Replace("store.go", "func neverDone(err error) string {\n", "func neverDone(err error) string {\n\tif without(\"certain refusals\") {\n\t\treturn forGood(err)\n\t}\n")},
-	"late lists":              {testenv.Replace("controller.go", "case age > c.remembered+c.late:", `case age > c.remembered+c.late || age > c.remembered && without("late lists"):`)},
+	"late lists":              {testenv.Replace("controller.go", "\treturn true, c.late\n", "\tif without(\"late lists\") {\n\t\treturn true, 0\n\t}\n\treturn true, c.late\n")},
 	"a look at the room":      {testenv.Replace("controller.go", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif err != nil && !gone(err) {", "room, err := c.store.room(ctx, listed.Id) // as it is now\n\t\t\tif gone(err) && without(\"a look at the room\") {\n\t\t\t\troom, err = &listed, nil\n\t\t\t}\n\t\t\tif err != nil && !gone(err) {")},
 	"rollback":                {testenv.Replace("controller.go", "case room.State == client.Closed: // it was", `case room.State == client.Closed && !(without("rollback") && resize != nil): // it was`)},
 	"end of a refusal":        {testenv.Replace("controller.go", "if message := neverDone(err); message != \"\" {\n", "if message := neverDone(err); message != \"\" && !without(\"end of a refusal\") {\n")},
@@ -51,6 +51,7 @@ func TestGuards(t *testing.T) {
 	}{
 		"forbidden":           {late, isForbidden, map[string]string{"certain refusals": "two rooms"}},
 		"an old key":          {[]string{"-lag", "4s", "-remembered", "1s"}, waitsForLists, map[string]string{"late lists": "two rooms"}},
+		"a clock that jumped": {[]string{"-lag", "4s"}, waitsThoughItIsLate, map[string]string{"late lists": "two rooms"}},
 		"a used key":          {[]string{"-lag", "4s"}, takesAnotherKey, map[string]string{"late lists": "two rooms"}},
 		"a used key, deleted": {[]string{"-lag", "4s"}, leavesNoOther, nil},
 		"given up by hand":    {[]string{"-lag", "3s"}, looksOnce, map[string]string{"a look at the room": "calls for one room"}},
@@ -140,6 +141,16 @@ func waitsForLists(f *tenant) error {
 	f.Command.Args = append(f.Command.Args, "-remembered", "1s", "-late", "5s")
 	f.loseRent("fish")
 	time.Sleep(1500 * time.Millisecond)
+	f.Start()
+	f.ready("fish")
+	return f.company.doubles()
+}
+
+// waitsThoughItIsLate: the clock says that the request was sent yesterday, but it was sent just now.
+func waitsThoughItIsLate(f *tenant) error {
+	f.Command.Args = append(f.Command.Args, "-late", "5s")
+	f.loseRent("fish")
+	f.patchStatus("fish", fmt.Sprintf(`{"status":{"request":{"since":%q}}}`, time.Now().Add(-24*time.Hour).UTC().Format(time.RFC3339)))
 	f.Start()
 	f.ready("fish")
 	return f.company.doubles()

@@ -107,7 +107,7 @@ func (i *installation) apply(version string) {
 		i.stop()
 		i.f.Process = i.Start(testenv.Command{Path: "/bin/bash", Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
 			Args: slices.Concat([]string{"-c", restarted, i.Program("./10-kubebuilder/icecream/cmd")}, args,
-				[]string{"--namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
+				[]string{"--namespace=" + i.Namespace, "--leader-elect-namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
 	}
 }
 
@@ -131,7 +131,7 @@ func argsOf(t *testing.T, o unstructured.Unstructured) []string {
 	var d appsv1.Deployment
 	fatal.If(t, yaml.UnmarshalStrict(data, &d))
 	return slices.DeleteFunc(d.Spec.Template.Spec.Containers[0].Args, func(arg string) bool {
-		return strings.HasPrefix(arg, "--namespace") || strings.HasPrefix(arg, "--health")
+		return strings.Contains(arg, "$(WATCH_NAMESPACE)") || strings.HasPrefix(arg, "--health")
 	})
 }
 

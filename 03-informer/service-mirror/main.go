@@ -26,6 +26,7 @@ func main() {
 	namespace := flag.String("namespace", "default", "where to work")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := run(ctx, *namespace)
 	stop()
 	if err != nil {

@@ -1,7 +1,7 @@
-// watch-errors decides what to do when an informer cannot list or watch. Left
-// alone, an informer logs the error and tries again for ever: right while a
-// server restarts, wrong when the ServiceAccount is not allowed to read it,
-// because then the program would wait for its cache for ever.
+// watch-errors decides what to do when an informer may not list or watch. Left
+// alone, an informer logs the error and tries again for ever, which is wrong when
+// the ServiceAccount is not allowed to read it: the program would wait for its
+// cache for ever.
 package main
 
 import (
@@ -23,6 +23,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -51,9 +52,11 @@ func run(ctx context.Context) error {
 	informer := factory.Core().V1().ConfigMaps().Informer()
 
 	ctx, cancel := context.WithCancelCause(ctx)
-	// It gets what made list or watch fail. It does not get a watch that broke
-	// off, nor the ERROR event with 410 by which the server says that history
-	// is gone: the informer resumes, or lists again, and has nothing to report.
+	// It gets the error of a list or watch that could not begin. It does not get a watch
+	// that broke off, nor the ERROR event with 410 by which the server says that history
+	// is gone: the informer resumes, or lists again, and has nothing to report. Nor does
+	// it hear of refused connections and of 429: after these the informer tries the watch
+	// again by itself, and logs that only with -v=2 or -v=4.
 	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):

@@ -2,11 +2,13 @@ package loop
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
 
 // An API server that refuses connections is away: it restarts, or is being replaced.
@@ -16,19 +18,30 @@ import (
 const lookForServer = time.Second
 
 // WaitForServer makes the watches of a config's clients wait while the API server is
-// away. An informer then goes on within two seconds of its return; without this, its own
-// back-off doubles up to half a minute.
+// away, and says so in the log, which they would not. An informer then goes on within two
+// seconds of its return; without this, its own back-off doubles up to half a minute, and its
+// jitter doubles that again.
 func WaitForServer(config *rest.Config) {
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitForServer{next} })
+	said := &atomic.Bool{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitForServer{next, said} })
 }
 
-type waitForServer struct{ next http.RoundTripper }
+type waitForServer struct {
+	next http.RoundTripper
+	said *atomic.Bool // that the server is away
+}
 
 func (w waitForServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	for {
 		answer, err := w.next.RoundTrip(r)
 		if !away(err) || r.URL.Query().Get("watch") != "true" {
+			if err == nil && w.said.CompareAndSwap(true, false) {
+				klog.FromContext(r.Context()).Info("The API server is back")
+			}
 			return answer, err
+		}
+		if w.said.CompareAndSwap(false, true) {
+			klog.FromContext(r.Context()).Info("The API server is away: looking for it every second", "err", err)
 		}
 		timer := time.NewTimer(untilNextLook())
 		select {

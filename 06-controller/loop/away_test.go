@@ -39,11 +39,15 @@ func TestAWatchWaitsForTheServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		watch, err := client.CoreV1().ConfigMaps("n").Watch(t.Context(), metav1.ListOptions{})
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		watch, err := client.CoreV1().ConfigMaps("n").Watch(klog.NewContext(t.Context(), logger), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		watch.Stop()
+		if said := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); strings.Count(said, "is away") != 1 || strings.Count(said, "is back") != 1 {
+			t.Errorf("want the outage and its end once each in the log:\n%s", said)
+		}
 		if after := time.Since(begun) - outage; after > 2*lookForServer || tries < 1000 || tries > 4000 {
 			t.Errorf("open %s after the server's return, at try %d", after, tries)
 		}

@@ -18,7 +18,7 @@ const MaxNote = 1024
 // Recorder returns a recorder of Events. It works until stop is called, so
 // longer than ctx: the work in flight has Events, too.
 func Recorder(ctx context.Context, client kubernetes.Interface, controller string) (recorder events.EventRecorder, stop func(), err error) {
-	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
+	broadcaster := events.NewBroadcaster(eventSink{&events.EventSinkImpl{Interface: client.EventsV1()}, make(chan struct{}, eventsAtOnce)})
 	recording, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop = func() {
 		cancel()
@@ -31,19 +31,42 @@ func Recorder(ctx context.Context, client kubernetes.Interface, controller strin
 	return broadcaster.NewRecorder(scheme.Scheme, controller), stop, nil
 }
 
-// eventSink writes Events, each request with a Deadline, because they are sent one after the
-// other. In a namespace that is being deleted the API server refuses new ones, which is no error.
-type eventSink struct{ events.EventSink }
+// eventsAtOnce is how many Events are on their way at the same time: client-go has a goroutine for each.
+const eventsAtOnce = 8
+
+// eventSink writes Events, each within a Deadline: a server that does not answer some of them holds
+// up all others for so long. In a namespace that is being deleted it refuses new ones, which is no error.
+type eventSink struct {
+	events.EventSink
+	slots chan struct{}
+}
+
+// enter waits for a slot. Call leave in any case.
+func (s eventSink) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	select {
+	case s.slots <- struct{}{}:
+		return ctx, func() { <-s.slots; cancel() }, nil
+	case <-ctx.Done():
+		return ctx, cancel, ctx.Err()
+	}
+}
 
 func (s eventSink) Patch(ctx context.Context, event *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
-	defer cancel()
+	ctx, leave, err := s.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
 	return s.EventSink.Patch(ctx, event, data)
 }
 
 func (s eventSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
-	defer cancel()
+	ctx, leave, err := s.enter(ctx)
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
 	created, err := s.EventSink.Create(ctx, event)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
 		return event, nil

@@ -65,6 +65,7 @@ type Loop struct {
 	options   Options
 	queue     workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	synced    []cache.DoneChecker
+	later     []func() error // connects a handler
 	ready     atomic.Bool
 	metrics   *metrics
 	working   atomic.Int64 // keys
@@ -92,14 +93,24 @@ func New(name string, reconcile Reconcile, options Options) *Loop {
 // Watch connects a handler to an informer. Run waits until the handler, too,
 // has seen everything that was there at the start.
 func (l *Loop) Watch(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
-	registration, err := informer.AddEventHandler(handler)
-	if err != nil {
-		return fmt.Errorf("adding an event handler: %w", err)
-	}
-	l.synced = append(l.synced, registration.HasSyncedChecker())
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.informers = append(l.informers, informer)
+	l.mu.Unlock()
+	connect := func() error {
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("adding an event handler: %w", err)
+		}
+		l.synced = append(l.synced, registration.HasSyncedChecker())
+		return nil
+	}
+	if l.options.Begin == nil {
+		return connect()
+	}
+	// A standby only fills its caches: with a handler, its queue would hold every key that there has
+	// ever been. A handler that comes later is told all that the cache holds.
+	l.later = append(l.later, connect)
+	l.synced = append(l.synced, informer.HasSyncedChecker())
 	return nil
 }
 
@@ -172,6 +183,16 @@ func (l *Loop) Run(ctx context.Context, informers ...Informers) error {
 		select {
 		case <-l.options.Begin:
 		case <-ctx.Done():
+			l.ready.Store(false)
+			return nil
+		}
+		for _, connect := range l.later {
+			if err := connect(); err != nil {
+				l.ready.Store(false)
+				return err
+			}
+		}
+		if !cache.WaitFor(ctx, "", l.synced...) {
 			l.ready.Store(false)
 			return nil
 		}

@@ -79,6 +79,66 @@ func TestAStandbyIsReadyAndWorksOnlyWhenItBegins(t *testing.T) {
 	})
 }
 
+// holding is an informer whose cache holds a and b.
+type holding struct {
+	cache.SharedIndexInformer
+	handlers int
+}
+
+func (h *holding) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	h.handlers++
+	for _, name := range []cache.ObjectName{a, b} {
+		handler.OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}, true)
+	}
+	return registered{}, nil
+}
+
+func (h *holding) HasSyncedChecker() cache.DoneChecker { return done{} }
+
+type registered struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+func (registered) HasSyncedChecker() cache.DoneChecker { return done{} }
+
+type done struct{}
+
+func (done) Name() string { return "done" }
+
+func (done) Done() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func TestAStandbyQueuesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := make(chan struct{})
+		worked := 0
+		l := New("test", func(context.Context, cache.ObjectName) (time.Duration, error) { worked++; return 0, nil }, Options{Begin: begin})
+		informer := &holding{}
+		if err := l.Watch(informer, Each(func(name cache.ObjectName) { l.Add(name, "") })); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.Run(ctx) }()
+		synctest.Wait()
+		if !l.Ready() || informer.handlers > 0 || l.queue.Len() > 0 {
+			t.Errorf("while it stands by: ready %v, %d handlers, %d keys in the queue", l.Ready(), informer.handlers, l.queue.Len())
+		}
+		close(begin)
+		synctest.Wait()
+		if worked != 2 {
+			t.Errorf("after it began: worked on %d of 2", worked)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAStandbyStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New("test", nil, Options{Begin: make(chan struct{})})

@@ -37,6 +37,7 @@ func main() {
 	namespace := flag.String("namespace", "default", "where to work")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	defer stop()
 	if err := run(ctx, *namespace); err != nil {
 		klog.ErrorS(err, "simple has ended")

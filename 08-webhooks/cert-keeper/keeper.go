@@ -365,6 +365,9 @@ func (k *keeper) taken(service *corev1.Service, name cache.ObjectName) error {
 	}
 	secret := o.(*corev1.Secret)
 	if metav1.IsControlledBy(secret, service) {
+		if secret.Type != corev1.SecretTypeTLS { // which may want other keys
+			return fmt.Errorf("the Secret %s is of type %s, which cannot change: delete it, and there will be another one", name.Name, secret.Type)
+		}
 		return nil
 	}
 	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Service" && owner.Name != service.Name {

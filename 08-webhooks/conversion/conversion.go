@@ -26,7 +26,7 @@ const (
 )
 
 // KeptAnnotation is where an Icecream of v1alpha1 keeps what only v1 has a field for. No other
-// part of an object can hold it: a converter may change nothing else in the metadata.
+// part of an object can hold it: of the metadata a converter may change labels and annotations, and a label is too short.
 const KeptAnnotation = "controller.nicoleh.io/v1"
 
 // PortionsPerPod is what one pod serves: v1 counts portions where v1alpha1 counted pods.

@@ -72,6 +72,7 @@ func run(ctx context.Context) error {
 	server := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second}
 	stopped := make(chan error, 1)
 	context.AfterFunc(ctx, func() { stopped <- server.Shutdown(context.WithoutCancel(ctx)) })
+	// The files are read once: where a certificate is replaced, use GetCertificate, as webhook does.
 	if err := server.ListenAndServeTLS(filepath.Join(*directory, "tls.crt"), filepath.Join(*directory, "tls.key")); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("answering the API server: %w", err)
 	}

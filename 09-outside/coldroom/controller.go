@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,14 @@ type controller struct {
 	writes loop.Writes
 	events events.EventRecorder
 	store  *store
+	old    sync.Map // of cache.ObjectName: the oldRequest that its status holds
 	options
+}
+
+// An oldRequest has a key that the store may have forgotten.
+type oldRequest struct {
+	key  string
+	seen time.Time // first, in this process
 }
 
 // options are what the user of the program chooses.
@@ -72,6 +80,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	cached, err := c.cached.ColdRooms(key.Namespace).Get(key.Name)
 	if err != nil { // a cache's only error is NotFound
 		c.writes.Forget(key)
+		c.old.Delete(key)
 		return 0, nil
 	}
 	if c.writes.Behind(key) {
@@ -228,12 +237,11 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 		request.Attempt = attempt(cr) // with the same key: perhaps the old one is still on its way
 		return 0, false, nil
 	}
-	switch age := time.Since(request.Since.Time); {
-	case age > c.remembered+c.late:
-		cr.Status.Request = nil // the store may have forgotten the key, and lists show by now what it has led to
+	if old, wait := c.outdated(cr); wait > 0 {
+		return wait, true, nil
+	} else if old {
+		cr.Status.Request = nil // lists show by now what it has led to
 		return 0, false, nil
-	case age > c.remembered:
-		return c.remembered + c.late - age, true, nil
 	}
 	room, err := c.send(ctx, cr)
 	if message := neverDone(err); message != "" {
@@ -254,6 +262,22 @@ func (c *controller) rent(ctx context.Context, cr *v1alpha1.ColdRoom) (again tim
 	}
 	cr.Status.RoomID, cr.Status.Request = room.Id, nil
 	return 0, false, nil
+}
+
+// outdated says whether the store may have forgotten the key of a ColdRoom's request, and how long lists
+// may still not show what it has led to. That time begins here, when the key is first found too old:
+// counted from its record, it would be over at once where a clock has jumped.
+func (c *controller) outdated(cr *v1alpha1.ColdRoom) (old bool, wait time.Duration) {
+	request, name := cr.Status.Request, cache.MetaObjectToName(cr)
+	if time.Since(request.Since.Time) <= c.remembered {
+		c.old.Delete(name)
+		return false, 0
+	}
+	if o, ok := c.old.Load(name); ok && o.(oldRequest).key == request.Key {
+		return true, c.late - time.Since(o.(oldRequest).seen)
+	}
+	c.old.Store(name, oldRequest{request.Key, time.Now()})
+	return true, c.late
 }
 
 // tooOld is a time since which a key is not trusted any more, while lists do not show yet what it has led to.
@@ -368,8 +392,8 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 	}
 	if request := cr.Status.Request; cr.Status.RoomID == "" && request != nil && request.Refused == "" {
 		// Nobody knows whether this has led to a room, and a list may be late. The same request again says it.
-		switch age := time.Since(request.Since.Time); {
-		case age <= c.remembered:
+		switch old, wait := c.outdated(cr); {
+		case !old:
 			room, err := c.send(ctx, cr)
 			switch {
 			case err == nil:
@@ -382,8 +406,8 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 				return 0, true, err
 			}
 			return 0, false, nil
-		case age <= c.remembered+c.late:
-			return c.remembered + c.late - age, true, nil
+		case wait > 0:
+			return wait, true, nil
 		}
 	}
 	rooms, err := c.store.of(ctx, v1alpha1.UIDTag, string(cr.UID))

@@ -65,8 +65,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 
-	o.late += time.Second // the times in a status are cut to seconds
-
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)

@@ -121,7 +121,9 @@ func csvOf(o bundleOptions) (csv *operatorsv1alpha1.ClusterServiceVersion, crd *
 	// OLM writes the namespaces to work in into an annotation of the pods.
 	c.Env = append(c.Env, corev1.EnvVar{Name: "WATCH_NAMESPACE", ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['olm.targetNamespaces']"}}})
-	c.Args = append(c.Args, "--namespace=$(WATCH_NAMESPACE)", "--image="+o.flavour, "--save-flavours")
+	c.Args = append(c.Args, "--namespace=$(WATCH_NAMESPACE)",
+		"--leader-elect-namespace=$(WATCH_NAMESPACE)", // where OLM gives the right to a Lease, also if the pod is elsewhere
+		"--image="+o.flavour, "--save-flavours")
 
 	csv = &operatorsv1alpha1.ClusterServiceVersion{
 		TypeMeta: metav1.TypeMeta{APIVersion: operatorsv1alpha1.SchemeGroupVersion.String(), Kind: operatorsv1alpha1.ClusterServiceVersionKind},

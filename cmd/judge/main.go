@@ -79,17 +79,15 @@ func verdictOf(ctx context.Context, o judge.Options, asJSON bool) (code int, err
 		out = os.Stderr
 	}
 	verdict, err := judge.Judge(ctx, o, out)
-	if err != nil {
+	if verdict == nil {
 		return 0, err
 	}
-	if asJSON {
+	if asJSON { // also if the end has failed, which leaves something behind, but says nothing about the controller
 		encoder := json.NewEncoder(os.Stdout)
 		encoder.SetIndent("", "  ")
-		err = encoder.Encode(verdict)
-	} else {
-		err = verdict.Print(os.Stdout)
+		return verdict.ExitCode(), errors.Join(encoder.Encode(verdict), err)
 	}
-	return verdict.ExitCode(), err
+	return verdict.ExitCode(), errors.Join(verdict.Print(os.Stdout), err)
 }
 
 // tryMutants judges the faulty controllers, and writes the table of what was said of them.

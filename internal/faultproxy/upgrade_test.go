@@ -96,3 +96,28 @@ func TestUpgrades(t *testing.T) {
 		t.Errorf("recorded %v", r)
 	}
 }
+
+// A watch by WebSocket has events that no fault could reach: the client is to watch by HTTP.
+func TestNoWatchIsUpgraded(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(echo))
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	p, err := Start(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
+	fatal.If(t, err)
+	defer p.Close()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.ca)
+	c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: roots})
+	fatal.If(t, err)
+	defer c.Close()
+	fatal.If(t, c.SetDeadline(time.Now().Add(patience)))
+	if leaf := c.ConnectionState().PeerCertificates[0]; leaf.IsCA { // which rustls takes for no server
+		t.Error("the server's certificate is that of an authority")
+	}
+	fmt.Fprintf(c, "GET %s?watch=true HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", pods, p.addr, p.token)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	fatal.If(t, err)
+	if body, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || len(body) > 0 || err != nil {
+		t.Errorf("%s %q %v", resp.Status, body, err)
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -28,7 +29,7 @@ func citizenCases(first *scene) []*Case {
 		{Name: "updates carry a resourceVersion", Level: 5, look: blindUpdates},
 		{Name: "deletes name a UID", Level: 5, look: blindDeletes},
 		{Name: "writes for each change", Level: 5, look: manyWrites},
-		{Name: "requests at rest", Level: 5, look: restlessReads},
+		{Name: "requests at rest", Level: 5, When: fmt.Sprintf("in %s in which nobody did anything", leftAlone), long: true, finally: restlessReads},
 		{Name: "at rest", Level: 5, When: fmt.Sprintf("in %s in which nobody did anything", leftAlone), long: true, finally: restful},
 		{Name: "Retry-After", Level: 5, When: "after 429 Too Many Requests", inject: tooMany, finally: waitedAsTold},
 	}
@@ -83,13 +84,18 @@ func manyWrites(first *scene) *failure {
 	return &failure{kind: talkative, detail: fmt.Sprintf("  %d writes for %d changes; the contract's bounds.writes allows %d for each", n, changes, first.contract.Writes)}
 }
 
-// restlessReads counts what it still asked for when nothing happened any more.
-func restlessReads(first *scene) *failure {
-	minute := float64(len(first.atRest)) / first.restFor.Minutes()
-	if minute <= float64(first.contract.Requests) {
-		return nil
+// restlessReads counts what it asks for when nothing happens any more: after the events of the last
+// writes, and for so long that who asks every few seconds is heard.
+func restlessReads(ctx context.Context, s *scene) error {
+	crash.Sleep(ctx, 2*time.Second)
+	since := time.Now()
+	crash.Sleep(ctx, leftAlone)
+	asked := s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(since) && asks(r) }})
+	minute := float64(len(asked)) / leftAlone.Minutes()
+	if minute <= float64(s.contract.Requests) {
+		return ctx.Err()
 	}
-	return &failure{kind: busyAtRest, requests: first.atRest, detail: fmt.Sprintf("  %.0f requests a minute; the contract's bounds.requests allows %d", minute, first.contract.Requests)}
+	return &failure{kind: busyAtRest, requests: asked, detail: fmt.Sprintf("  %.0f requests a minute; the contract's bounds.requests allows %d", minute, s.contract.Requests)}
 }
 
 // What a controller may do when nobody does anything. A few Events may be late.
@@ -169,8 +175,8 @@ func (s *scene) ward() *ward {
 	return nil
 }
 
-// Tries of one object in the last seconds of a refusal that lasts. client-go's usual
-// back-off, 5 ms that double each time, comes back once between the 4th and the 9th second.
+// Tries of one object in the last seconds of a refusal that lasts, whatever else a try asks for. client-go's
+// usual back-off, 5 ms that double each time, comes back once between the 4th and the 9th second.
 const (
 	refusedFor  = 9 * time.Second
 	lookAt      = 5 * time.Second // the last ones
@@ -206,8 +212,14 @@ func refuseForGood(ctx context.Context, s *scene) error {
 	since := time.Now().Add(-lookAt)
 	late := slices.DeleteFunc(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return isWrite(r) || asks(r) && r.Verb == "get" }}),
 		func(r faultproxy.Request) bool { return r.Started.Before(since) })
-	if tries := s.refusals(); len(late) > mostLate {
-		return &failure{kind: hot, requests: tries[max(0, len(tries)-3):], detail: fmt.Sprintf("  %d requests in %s, long after the first refusal", len(late), lookAt)}
+	times := map[string]int{} // the same request
+	for _, r := range late {
+		times[r.Verb+" "+r.Path]++
+	}
+	for request, n := range times {
+		if tries := s.refusals(); n > mostLate {
+			return &failure{kind: hot, requests: tries[max(0, len(tries)-3):], detail: fmt.Sprintf("  %d times %s in %s, long after the first refusal", n, request, lookAt)}
+		}
 	}
 	if err := errors.Join(s.said(ctx, w, made), lift()); err != nil {
 		return err
@@ -250,6 +262,9 @@ func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructur
 	}
 	if !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == mapping.Resource.Resource+"/status" }) {
 		return nil // it has none
+	}
+	if scheme.Scheme.Recognizes(mapping.GroupVersionKind) {
+		return nil // the status of a Service, for example, is not this controller's
 	}
 	now, err := s.dynamic.Resource(mapping.Resource).Namespace(s.ns).Get(ctx, made.GetName(), metav1.GetOptions{})
 	if err != nil {

@@ -39,6 +39,21 @@ func TestNotOneProgram(t *testing.T) {
 }
 
 // A command may begin with variables, as the usual ones do that read WATCH_NAMESPACE.
+// What programs of several languages say when their port is taken.
+func TestPortTaken(t *testing.T) {
+	for _, said := range []string{
+		"listen tcp :8080: bind: address already in use",
+		"Error: listen EADDRINUSE: address already in use :::8080",
+		"OSError: [Errno 98] Address already in use",
+		"java.net.BindException: Address already in use",
+		"Web server failed to start. Port 8080 was already in use.",
+	} {
+		if !portTaken.MatchString(said) {
+			t.Errorf("%q is not understood", said)
+		}
+	}
+}
+
 func TestReplacing(t *testing.T) {
 	t.Parallel()
 	for command, want := range map[string]string{

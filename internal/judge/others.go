@@ -51,8 +51,10 @@ func otherCases(first *scene, ownCluster bool) []*Case {
 		{Name: "made again in between", Level: 4, maybe: true, When: "after an object was deleted and made again between its look and its write", inject: remake},
 	}
 	if len(first.made()) > 0 {
+		if slices.ContainsFunc(first.made(), func(r faultproxy.Request) bool { o := sent(r); return r.Name != "" || o != nil && o.GetName() != "" }) { // and not generateName
+			cases = append(cases, &Case{Name: "foreign objects", Level: 4, When: "after somebody else had been quicker to make an object of that name", inject: squat})
+		}
 		cases = append(cases,
-			&Case{Name: "foreign objects", Level: 4, When: "after somebody else had been quicker to make an object of that name", inject: squat},
 			&Case{Name: "refused for a while", Level: 4, When: "after an admission policy had refused all that it creates for some seconds", inject: forAWhile((*scene).refuse, (*scene).refusals)})
 		if ownCluster { // whose API server reaches a server of ours
 			cases = append(cases,

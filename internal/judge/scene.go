@@ -47,14 +47,12 @@ type scene struct {
 	*crash.Faults
 	*Case
 	seed        uint64
-	want        state                // of the undisturbed run; nil in that run itself
-	awaited     int                  // how many watches the undisturbed run opened before people began
-	watches     int                  // as many as it had open at its end: some are opened on demand
-	patience    time.Duration        // of people
-	busy        []string             // the resources of which watches have brought news
-	undisturbed *scene               // that run; nil in itself
-	atRest      []faultproxy.Request // what it sent when it was calm
-	restFor     time.Duration        // and for how long that was looked at
+	want        state         // of the undisturbed run; nil in that run itself
+	awaited     int           // how many watches the undisturbed run opened before people began
+	watches     int           // as many as it had open at its end: some are opened on demand
+	patience    time.Duration // of people
+	busy        []string      // the resources of which watches have brought news
+	undisturbed *scene        // that run; nil in itself
 
 	script *rand.Rand // decides what people do: the same for all cases of a seed
 
@@ -271,7 +269,14 @@ func (s *scene) prepare(ctx context.Context) error {
 		if r.Namespace == "" {
 			where = "outside of any namespace"
 		}
-		err := unusable("the command sent %s %s %s, but it may write only in the namespace of its case: pass {{.Namespace}} to it in CONTROLLER", r.Verb, r.Resource, where)
+		cure := "pass {{.Namespace}} to it in CONTROLLER"
+		switch {
+		case r.Namespace == "":
+			cure = "let it leave such objects to whoever installs it"
+		case s.sideBySide():
+			cure = "it works in others, too. If it cannot be kept to one, leave {{.Namespace}} out of CONTROLLER, also for its lease, and the cases run one after another"
+		}
+		err := unusable("the command sent %s %s %s, but it may write only in the namespace of its case: %s", r.Verb, r.Resource, where, cure)
 		s.stop(err)
 		return err
 	}})
@@ -298,6 +303,9 @@ func replacing(command string) string {
 	before := assignments.FindString(command)
 	return before + "exec " + command[len(before):]
 }
+
+// portTaken is how programs say that they cannot listen: Go, Node.js, Python, Java, Rust, Spring.
+var portTaken = regexp.MustCompile(`(?i)address already in use|EADDRINUSE|port \d+ was already in use`)
 
 // launch starts a copy of the controller.
 func (s *scene) launch(copy int) error {
@@ -331,8 +339,8 @@ func (s *scene) launch(copy int) error {
 		<-p.Done()
 		switch {
 		case now.ours.Load() || s.ctx.Err() != nil:
-		case strings.Contains(p.Stderr(), "address already in use"):
-			s.stop(unusable("the command listens on a port that is in use: let it take any free one, as port 0 does:\n%s", now.log()))
+		case portTaken.MatchString(p.Stderr()) || portTaken.MatchString(p.Stdout()):
+			s.stop(unusable("the command listens on a port that is in use: let it take any free one, as port 0 does, or let the contract say bounds: {copies: 1} and CONTROLLER no {{.Namespace}}, so that only one runs at a time:\n%s", now.log()))
 		case s.lostLease():
 			// It had to end, and a kubelet would start its pod again.
 			if err := s.launch(copy); err != nil {
@@ -818,8 +826,6 @@ func (s *scene) settle(ctx context.Context) (last state, err error) {
 	}
 	switch {
 	case err == nil:
-		s.restFor = time.Since(since)
-		s.atRest = s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(since) && asks(r) }})
 		return last, nil
 	case ctx.Err() != nil:
 		return last, err

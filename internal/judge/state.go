@@ -50,7 +50,7 @@ var (
 	uidPattern       = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	namespacePattern = regexp.MustCompile(prefix + `[a-z0-9]+`)
 	namePattern      = regexp.MustCompile(`[a-z0-9][-a-z0-9]*[a-z0-9]`) // also of what the server has named
-	timePattern      = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`)
+	timePattern      = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)$`)
 )
 
 // fleeting are the fields of metadata that no two runs have in common.

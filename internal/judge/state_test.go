@@ -48,7 +48,7 @@ func read(t *testing.T, uid string, texts ...string) state {
 // What differs from run to run is no difference.
 func TestStateLeavesOutWhatIsFleeting(t *testing.T) {
 	a := read(t, "11111111-1111", strings.ReplaceAll(owner, "RANDOM", "x1"), strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", "x1"), "NUMBER", "1"))
-	b := read(t, "22222222-2222", strings.NewReplacer("2026", "2027", "nodes: [a]", "nodes: [b]", "RANDOM", "y2").Replace(owner), strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", "y2"), "NUMBER", "1"))
+	b := read(t, "22222222-2222", strings.NewReplacer("2026-01-01T00:00:00Z", "2027-01-01T00:00:00.25+02:00", "nodes: [a]", "nodes: [b]", "RANDOM", "y2").Replace(owner), strings.ReplaceAll(strings.ReplaceAll(child, "RANDOM", "y2"), "NUMBER", "1"))
 	if d := compare(a, b); !d.empty() {
 		t.Errorf("%+v", d)
 	}

@@ -374,7 +374,6 @@ func TestBrowserAway(t *testing.T) {
 // The buttons of an exercise do what make does: a check fails on the copy with which
 // the learner begins, and passes on the solution.
 func TestBrowserExercise(t *testing.T) {
-	t.Parallel()
 	ws := copyClone(t)
 	_, c := begin(t, "", &ws)
 	tasks, task := patchTask(t, ws)

@@ -38,6 +38,7 @@ func main() {
 	resync := flag.Duration("resync", 10*time.Hour, "how often to look at everything, without an event")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	defer stop()
 	if err := run(ctx, rules, *namespace, *resync); err != nil {
 		fmt.Fprintln(os.Stderr, "find-the-bugs:", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -182,7 +183,9 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		return "", fmt.Errorf("compiling the checks of step %d: %w", step.Number, err)
 	}
 	for _, file := range old {
-		err = errors.Join(err, os.Remove(file))
+		if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) { // or another check has removed it
+			err = errors.Join(err, gone)
+		}
 	}
 	return binary, err
 }

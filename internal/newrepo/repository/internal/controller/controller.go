@@ -245,15 +245,16 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 			c.wrote(key, owner, created, "Created", "created the ConfigMap")
 			return true, nil
 		}
-		if !apierrors.IsAlreadyExists(err) {
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || !apierrors.IsAlreadyExists(err) && loop.Refused(err) == "" {
 			return false, loop.Confirm(ctx, err, wanted, configMaps.Get)
 		}
-		// Somebody else's, or one that the cache does not show, or shows no longer. If there is none, a webhook has said so.
+		// Somebody else's, or one that the cache does not show, or shows no longer: what refuses (a quota, a webhook)
+		// is asked before anybody looks whether the name is taken.
 		var failed error
 		if now, failed = configMaps.Get(ctx, key.Name, metav1.GetOptions{}); apierrors.IsNotFound(failed) {
 			return false, err
 		} else if failed != nil {
-			return false, failed
+			return false, errors.Join(err, failed)
 		}
 	}
 	if !metav1.IsControlledBy(now, owner) {
