@@ -155,6 +155,9 @@ func checkFirstClient(c *check.C) {
 		c.Fail(strings.Join(expected, ", "), err.Error())
 	}
 	until("here old", "here early", "came me")
+	if p.Count(creates) == 0 {
+		c.Fail("the Lease me made by a create, which fails if there is one already", "another request has made it, such as an apply")
+	}
 	if p.Count(watches) > 0 && coming.Struck() == 0 {
 		coming.Remove()
 		c.Must(signIn(c.Context(), "anna", here))
@@ -931,6 +934,16 @@ func checkSafePatch(c *check.C) {
 		return nil
 	}); err != nil {
 		c.Mistake("never complete", "the rollout ends: two replicas, which are updated and available, and a status about this generation", err.Error())
+	}
+	// At its end it removes the record, by a patch without a container.
+	c.Must(c.Until(check.Patience(20*time.Second), func(context.Context) error {
+		if !rollout.Ended() {
+			return errors.New("the rollout goes on after all is available")
+		}
+		return nil
+	}))
+	if d, _ := main(); rollout.ExitCode() != 0 || d.Annotations[rolloutRecord] != "" {
+		c.Failf("exit code 0, and no record, which a patch without a container removes", "exit code %d, record %q\n%s", rollout.ExitCode(), d.Annotations[rolloutRecord], rollout.Stderr())
 	}
 }
 

@@ -349,6 +349,9 @@ func checkRepair(c *check.C) {
 	if !l.endsWithin(toEnd()) {
 		l.Mistake("goes on after sigterm", "an end after SIGTERM", l.output(nil))
 	}
+	if code := l.ExitCode(); code != 0 {
+		l.Fail("exit code 0 after SIGTERM: that its context has ended is no error of watch", fmt.Sprintf("exit code %d: %s", code, l.output(nil)))
+	}
 }
 
 // toEnd is how long a program may take to end, for which it needs no more than milliseconds.

@@ -345,6 +345,15 @@ func checkRetire(c *check.C) {
 			}
 		}
 	}
+
+	// Where there is nothing to store again, nothing shows that the server has noticed.
+	empty := crdtest.Read(c.T, policyCRD)
+	crdtest.Rename(empty, "empty-"+c.Namespace+".k8s-go.openshift.org")
+	crdtest.Install(c.T, c.Env, empty)
+	r := c.Run(testenv.Command{Path: c.Path("retire.sh"), Args: []string{empty.Name, "v1alpha1", "v1beta1"}, Timeout: time.Minute, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
+	if r.TimedOut || r.ExitCode != 0 {
+		c.Failf("retire.sh ends with exit code 0 where there is no object", "after a minute or earlier: exit code %d\n%s", r.ExitCode, strings.TrimSpace(r.Stderr))
+	}
 }
 
 // repair makes objects readable again that are stored in v1alpha1. Without that

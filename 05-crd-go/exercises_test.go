@@ -354,6 +354,9 @@ func checkStatus(c *check.C) {
 	if again.GetResourceVersion() != stored.GetResourceVersion() {
 		c.Mistake("new time alone", "a second report of the same writes nothing", "status "+text(again.Object["status"]))
 	}
+	if want := "resourceVersion " + stored.GetResourceVersion(); strings.TrimSpace(r.Stdout) != want {
+		c.Failf("report returns the policy as it is stored also where it writes nothing, with "+want, "%s%s", r.Stdout, r.Stderr)
+	}
 	c.Must(policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}))
 
 	p = c.Proxy()

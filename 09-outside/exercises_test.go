@@ -335,6 +335,17 @@ func checkOnce(c *check.C) {
 			return nil
 		})
 	}
+
+	// Without the label it is anybody's. A later one shows that its turn has come.
+	had := len(s.company.rooms())
+	_, err := s.Client.CoreV1().ConfigMaps(s.Namespace).Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "sugar", Labels: map[string]string{"shelves": ""}},
+		Data: map[string]string{"pallets": "1"}}, metav1.CreateOptions{})
+	s.Must(err)
+	s.create("last", 1)
+	s.rented("last", nil)
+	if rooms := s.company.rooms(); len(rooms) > had+1 {
+		s.Mistake("label ignored", "no room for sugar, which has no label shelf", listed(rooms))
+	}
 }
 
 func checkLeave(c *check.C) {
@@ -405,6 +416,19 @@ func checkLeave(c *check.C) {
 		s.Mistake("everybody's finalizers", expected, "tea is gone")
 	}
 	s.patch("tea", types.MergePatchType, `{"metadata":{"finalizers":null}}`)
+
+	// Somebody else gives the room up.
+	s.create("oil", 2)
+	oil := s.rented("oil", nil)
+	s.company.call("DELETE", "/v1/rooms/"+oil, nil, nil, nil)
+	s.until(oil+" is gone", nil, func(context.Context) error {
+		if code := s.company.call("GET", "/v1/rooms/"+oil, nil, nil, nil); code != http.StatusNotFound {
+			return fmt.Errorf("the store answers %d", code)
+		}
+		return nil
+	})
+	s.delete("oil")
+	s.until("oil is gone, whose room somebody else has given up", nil, s.gone("oil"))
 
 	held := 0
 	s.crash(fault{Method: "POST", Path: "/v1/rooms"}, func() { s.create("meat", 3) }, func() {

@@ -29,5 +29,8 @@ export GOTMPDIR
 trap 'rm -rf "$GOTMPDIR"' EXIT
 trap 'exit 130' INT TERM
 if [[ -x .workshop/workshop ]]; then exec 3>/dev/null; else exec 3> >(progress >&2); fi
-go build -o .workshop/workshop ./cmd/workshop 3>&-
+if ! go build -o .workshop/workshop ./cmd/workshop 3>&-; then
+  scripts/doctor.sh lacks >&2 || true # such as a Go that is too old to read go.mod
+  exit 1
+fi
 exec 3>&-

@@ -16,11 +16,12 @@ fi
 
 base=$(mktemp -d "${TMPDIR:-/tmp}/offline-machine.XXXXXX")
 clone=$base/clone pack=$base/pack.tar.gz modules=$base/modules build=$base/build
+net=() # how to run something without any network
 
 # learner COMMAND...: in the clone, with nothing of this machine's but its programs
 learner() {
   printf '\n--- %s (after %ds)\n' "$*" "$SECONDS"
-  env --ignore-environment --chdir="$clone" \
+  ${net[@]+"${net[@]}"} env --ignore-environment --chdir="$clone" \
     HOME="$base/home" TMPDIR="$base/tmp" PATH="$PATH" TERM=dumb CLUSTER=kwok \
     GOMODCACHE="$modules" GOCACHE="$build" GOFLAGS=-modcacherw GOTOOLCHAIN=local GOPROXY=off \
     HTTPS_PROXY=http://127.0.0.1:9 HTTP_PROXY=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9 \
@@ -48,6 +49,7 @@ finish() {
   local status=$?
   trap - EXIT INT TERM
   if [[ -x $clone/.workshop/workshop ]]; then learner .workshop/workshop down || status=1; fi
+  if [[ -n ${nobody:-} ]]; then kill "$nobody"; fi
   chmod -R u+w "$base" || status=1
   rm -rf "$base" || status=1
   exit "$status"
@@ -62,6 +64,17 @@ if [[ ${1:-} == mounted ]]; then
   # its sources; where they have the same path and content, it need not do so again.
   modules=$(go env GOMODCACHE) build=$(go env GOCACHE)
   mount --bind "$base/modules" "$modules"
+  # Nor is there a network whose default route somebody could ask for, only this machine itself.
+  if command -v ip >/dev/null && command -v nsenter >/dev/null; then
+    unshare --net sleep infinity &
+    nobody=$!
+    net=(nsenter --target "$nobody" --net)
+    for ((try = 0; try < 50; try++)); do
+      if [[ $(readlink "/proc/$nobody/ns/net") != "$(readlink /proc/self/ns/net)" ]]; then break; fi
+      sleep 0.1
+    done
+    "${net[@]}" ip link set lo up
+  fi
 fi
 git clone --quiet --no-hardlinks . "$clone"
 

@@ -119,7 +119,7 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (*Cluster,
 	if broken != nil {
 		return broken, "it is there, though broken: " + broken.seen.Detail, nil
 	}
-	e, err := engine.Find(ctx)
+	e, err := engine.Find(ctx, "docker") // the others are not tested, so they are used only when asked for
 	if err != nil {
 		return own[1], err.Error(), nil
 	}
@@ -168,6 +168,13 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if e, ok := c.p.(*existing); ok {
+		if from := e.leaves(); from != "" {
+			if used, err := c.used(); used || err != nil {
+				return errors.Join(err, fmt.Errorf("CLUSTER=existing: another command or shell of this clone uses context %s, and would go on in the other one: end it first, or kubectl config use-context %s", from, from))
+			}
+		}
+	}
 	if err := c.hold(); err != nil {
 		return err
 	}

@@ -116,6 +116,56 @@ func TestExisting(t *testing.T) {
 	}
 }
 
+// A shell that is open on one context is not moved to another one.
+func TestExistingStaysUnderThoseWhoUseIt(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	defer server.Close()
+	ws := clone(t)
+	theirs := filepath.Join(t.TempDir(), "kubeconfig")
+	choose := func(context string) {
+		text := "apiVersion: v1\nkind: Config\ncurrent-context: " + context + "\ncontexts: [{name: lab, context: {cluster: one}}, {name: prod, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server.URL + "'}}]\n"
+		fatal.If(t, os.WriteFile(theirs, []byte(text), 0o600))
+	}
+	t.Setenv("KUBECONFIG", theirs)
+	choose("lab")
+	e := &existing{ws: ws}
+	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
+	if from := e.leaves(); from != "" {
+		t.Errorf("it would leave %q for the same context", from)
+	}
+	shell := &Cluster{ws: ws, p: e}
+	fatal.If(t, shell.hold())
+	choose("prod")
+	other := &Cluster{ws: ws, p: &existing{ws: ws}}
+	if err := other.Up(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "uses context lab") {
+		t.Errorf("while a shell uses lab: %v", err)
+	}
+	fatal.If(t, shell.letGo())
+	if from := e.leaves(); from != "lab" {
+		t.Errorf("it leaves %q, want lab", from)
+	}
+}
+
+// A copy of a clone has a cluster of its own; a clone that was moved keeps its.
+func TestCopiedClone(t *testing.T) {
+	one, two := clone(t), clone(t)
+	a, b := &kind{ws: one}, &kind{ws: two}
+	for _, k := range []*kind{a, b} {
+		fatal.If(t, os.MkdirAll(k.dir(), 0o755))
+		fatal.If(t, os.WriteFile(k.dir("made"), []byte("docker workshop-1 "+one.Root+"\n"), 0o644))
+	}
+	if _, name := a.made(); name != "workshop-1" {
+		t.Errorf("the clone that has made it calls it %s", name)
+	}
+	if _, name := b.made(); name != two.ID() {
+		t.Errorf("its copy calls it %s", name)
+	}
+	fatal.If(t, os.RemoveAll(a.dir()))
+	if _, name := b.made(); name != "workshop-1" {
+		t.Errorf("after a move it is called %s", name)
+	}
+}
+
 // In a terminal of make web, KUBECONFIG is that of a proxy, which ends with the page.
 func TestExistingOutlivesTheProxy(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))

@@ -108,6 +108,19 @@ func (e *existing) chosenContext() ([]byte, string, error) {
 	return data, config.CurrentContext, err
 }
 
+// leaves returns the context that this clone is connected to, if another one is chosen now; else "".
+func (e *existing) leaves() string {
+	have, err := clientcmd.LoadFromFile(e.kubeconfig())
+	if err != nil {
+		return ""
+	}
+	_, name, err := e.chosenContext()
+	if err != nil || name == have.CurrentContext {
+		return ""
+	}
+	return have.CurrentContext
+}
+
 func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {
 	data, name, err := e.chosenContext()
 	if err != nil {

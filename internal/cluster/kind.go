@@ -58,13 +58,31 @@ func (k *kind) dir(elem ...string) string {
 }
 
 // made returns which engine holds the cluster of this clone, and its name there. Another engine may be
-// the first that answers by now, and a clone that was moved has another ID.
+// the first that answers by now, and a clone that was moved has another ID. In a copy of a clone, the
+// file is about the cluster of the other one.
 func (k *kind) made() (of []string, name string) {
 	data, _ := os.ReadFile(k.dir("made"))
-	if made := strings.Fields(string(data)); len(made) == 2 {
-		return made[:1], made[1]
+	made := strings.SplitN(strings.TrimSpace(string(data)), " ", 3)
+	if len(made) < 2 || len(made) == 3 && k.copied(made[2]) {
+		return nil, k.ws.ID()
 	}
-	return nil, k.ws.ID()
+	return made[:1], made[1]
+}
+
+// copied reports whether the clone in root has made this one's cluster, and is another one that still has it.
+func (k *kind) copied(root string) bool {
+	own, err := os.Stat(k.dir("made"))
+	if err != nil {
+		return false
+	}
+	other := (&kind{ws: workspace.Workspace{Root: root}}).dir("made")
+	theirs, err := os.Stat(other)
+	if err != nil || os.SameFile(own, theirs) {
+		return false
+	}
+	a, err := os.ReadFile(k.dir("made"))
+	b, otherErr := os.ReadFile(other)
+	return errors.Join(err, otherErr) == nil && bytes.Equal(a, b)
 }
 
 // engine finds the container engine once.
@@ -211,7 +229,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	if err := k.down(ctx, io.Discard); err != nil {
 		return err
 	}
-	if err := errors.Join(os.MkdirAll(k.dir(), 0o755), os.WriteFile(k.dir("made"), []byte(e.Name+" "+k.ws.ID()+"\n"), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(k.dir(), 0o755), os.WriteFile(k.dir("made"), []byte(e.Name+" "+k.ws.ID()+" "+k.ws.Root+"\n"), 0o644)); err != nil {
 		return err
 	}
 	start = time.Now()
@@ -253,7 +271,11 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	}
 	name, _, _ := strings.Cut(release, "@")
 	done := progress.Start(out, "Pulling "+name)
-	_, pullErr := e.Run(ctx, "pull", "--quiet", release)
+	from := release
+	if e.Name == "podman" {
+		from = "docker.io/" + release // it asks a terminal which registry a short name means
+	}
+	_, pullErr := e.Run(ctx, "pull", "--quiet", from)
 	done(pullErr)
 	if pullErr == nil {
 		return release, nil

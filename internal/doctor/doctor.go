@@ -38,7 +38,8 @@ type Count struct{ Checks, Failed int }
 // Examine runs every check but those of scripts/doctor.sh, which needs nothing
 // compiled and runs first.
 func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
-	return []Finding{disk(ctx, ws), memory(), clusterKind(ctx, ws)}
+	missing := builds(ctx, ws)
+	return []Finding{disk(ctx, ws, missing), memory(missing), clusterKind(ctx, ws)}
 }
 
 // ExamineOffline runs every check, and looks for what a network would have to bring.
@@ -127,18 +128,26 @@ const (
 	needMemory = 2 << 30
 )
 
-// disk asks for what the cluster that make up would start still has to build or pull.
-func disk(ctx context.Context, ws workspace.Workspace) Finding {
+// builds reports whether the cluster that make up would start has still to be built or pulled.
+func builds(ctx context.Context, ws workspace.Workspace) bool {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
+	if err != nil {
+		return true
+	}
+	parts, err := c.Missing(ctx)
+	return err != nil || len(parts) > 0
+}
+
+// disk asks for the space of a first build, or of the lessons: most of it on the disk of Go's build cache.
+func disk(ctx context.Context, ws workspace.Workspace, missing bool) Finding {
 	free, err := diskspace.Free(ws.Root)
 	if err != nil {
 		return Finding{Check: "disk", Detail: err.Error(), Fix: "make the clone's folder readable", Fatal: true}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	missing := true
-	if c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER")); err == nil {
-		parts, err := c.Missing(ctx)
-		missing = err != nil || len(parts) > 0
+	if there, err := diskspace.Free(pinned.BuildCache(ctx)); err == nil {
+		free = min(free, there)
 	}
 	need, what := uint64(needDisk), "the lessons"
 	if missing {
@@ -152,14 +161,15 @@ func disk(ctx context.Context, ws workspace.Workspace) Finding {
 	return f
 }
 
-func memory() Finding {
+// memory asks for what compiling the API server takes. Where that is done, less is enough, if slow.
+func memory(missing bool) Finding {
 	m, err := mem.VirtualMemory()
 	if err != nil {
 		return Finding{Check: "memory", Detail: err.Error(), Fix: "check by hand that 2 GiB are free"}
 	}
 	f := Finding{Check: "memory", Detail: fmt.Sprintf("%.1f GiB available, %.1f needed", diskspace.GiB(m.Available), diskspace.GiB(needMemory))}
 	if m.Available < needMemory {
-		f.Fix, f.Fatal = "close other programs", true
+		f.Fix, f.Fatal = "close other programs", missing
 	}
 	return f
 }

@@ -166,7 +166,7 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 	}
 	wantDisk := func(want string) {
 		t.Helper()
-		if f := disk(t.Context(), ws); !strings.Contains(f.Detail, want) {
+		if f := disk(t.Context(), ws, builds(t.Context(), ws)); !strings.Contains(f.Detail, want) {
 			t.Errorf("disk: %+v, want %q", f, want)
 		}
 	}

@@ -985,7 +985,7 @@ func Report(c *check.C) {
 
 	// What passes is not reported, and what may stay is. Each has an Icecream of its own, because
 	// the pauses between the tries grow.
-	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity} {
+	for i, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusBadRequest} {
 		refused := g.f.Proxy.MustInject(faultproxy.Rule{Match: creates, Fault: faultproxy.Answer, Code: code, Times: -1})
 		name := fmt.Sprintf("refused-%d", code)
 		g.f.Create(name, name, 1)

@@ -42,6 +42,11 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	if err != nil {
 		return readme.Summary{}, err
 	}
+	if c.Name() == "existing" {
+		if err := p.Free(ctx, c, s); err != nil {
+			return readme.Summary{}, err
+		}
+	}
 	env := append(append(workspace.Quick(workspace.Without(c.Environ(), PrefixVariable)), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
 	var all readme.Summary
@@ -56,6 +61,26 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 		}
 	}
 	return all, nil
+}
+
+// Free fails if somebody has the namespace of a lesson already, in a cluster that is not ours.
+func (p Prefix) Free(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+	config, err := c.Config()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	name := p.Namespace(s)
+	switch _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for namespace %s: %w", name, err)
+	}
+	return fmt.Errorf("namespace %s is there already, and the lesson would delete it: if it is yours, kubectl delete namespace %s; if not, choose a prefix of your own, such as %s=anna-", name, name, PrefixVariable)
 }
 
 func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {

@@ -90,6 +90,27 @@ func left(t *testing.T, e *testenv.Env) []string {
 
 const nothing = "\n```console\n$ true\n```\n"
 
+// In a cluster of somebody else's, a namespace that is there is not ours to delete.
+func TestForeignNamespaceStays(t *testing.T) {
+	e := testenv.New(t)
+	s := step(t, 97, "# Nothing\n"+nothing)
+	p := lesson.Prefix(e.Namespace + "-")
+	if err := p.Free(e.Context(), e.Cluster(), s); err != nil {
+		t.Fatalf("before there is one: %v", err)
+	}
+	name := p.Namespace(s)
+	_, err := e.Client.CoreV1().Namespaces().Create(e.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	fatal.If(t, err)
+	t.Cleanup(func() {
+		if err := e.Client.CoreV1().Namespaces().Delete(context.WithoutCancel(e.Context()), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.Free(e.Context(), e.Cluster(), s); err == nil || !strings.Contains(err.Error(), "kubectl delete namespace "+name) {
+		t.Errorf("while there is one: %v", err)
+	}
+}
+
 // A lesson deletes cluster-wide what it declares as its own, and nothing else.
 func TestDeletesOnlyWhatIsOurs(t *testing.T) {
 	e := testenv.New(t)

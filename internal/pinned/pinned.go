@@ -73,7 +73,13 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 	if err := os.MkdirAll(filepath.Join(dir, ".stamps"), 0o755); err != nil {
 		return err
 	}
-	if err := diskspace.Require(dir, t.NeedsFree, "building "+t.Module); err != nil {
+	purpose := "building " + t.Module
+	if cache := BuildCache(ctx); cache != "" { // which takes most of it, and may be on another disk
+		if err := diskspace.Require(cache, t.NeedsFree, purpose); err != nil {
+			return err
+		}
+	}
+	if err := diskspace.Require(dir, min(t.NeedsFree, 1<<30), purpose); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "Building %d binaries from Go modules into %s (once; minutes on a machine that never built them)\n", len(stale), dir)
@@ -151,6 +157,19 @@ func (t Tools) stale(ws workspace.Workspace, names []string) ([]string, error) {
 		}
 	}
 	return stale, nil
+}
+
+// BuildCache is the folder of Go's build cache, or the next one above it that is there; "" if nobody knows.
+func BuildCache(ctx context.Context) string {
+	output, err := proc.Output(ctx, proc.Cmd{Path: "go", Args: []string{"env", "GOCACHE"}, Env: workspace.Environ()})
+	dir := strings.TrimSpace(output)
+	if err != nil || !filepath.IsAbs(dir) {
+		return ""
+	}
+	for _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist); _, err = os.Stat(dir) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 func goCommand(ctx context.Context, dir string, args []string) error {
