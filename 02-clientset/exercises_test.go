@@ -936,12 +936,14 @@ func checkSafePatch(c *check.C) {
 		c.Mistake("never complete", "the rollout ends: two replicas, which are updated and available, and a status about this generation", err.Error())
 	}
 	// At its end it removes the record, by a patch without a container.
-	c.Must(c.Until(check.Patience(20*time.Second), func(context.Context) error {
+	if err := c.Until(check.Patience(20*time.Second), func(context.Context) error {
 		if !rollout.Ended() {
-			return errors.New("the rollout goes on after all is available")
+			return errors.New("it goes on after all is available")
 		}
 		return nil
-	}))
+	}); err != nil {
+		c.Fail("the rollout ends, after a patch without a container has removed the record", err.Error())
+	}
 	if d, _ := main(); rollout.ExitCode() != 0 || d.Annotations[rolloutRecord] != "" {
 		c.Failf("exit code 0, and no record, which a patch without a container removes", "exit code %d, record %q\n%s", rollout.ExitCode(), d.Annotations[rolloutRecord], rollout.Stderr())
 	}

@@ -350,9 +350,14 @@ func checkRetire(c *check.C) {
 	empty := crdtest.Read(c.T, policyCRD)
 	crdtest.Rename(empty, "empty-"+c.Namespace+".k8s-go.openshift.org")
 	crdtest.Install(c.T, c.Env, empty)
-	r := c.Run(testenv.Command{Path: c.Path("retire.sh"), Args: []string{empty.Name, "v1alpha1", "v1beta1"}, Timeout: time.Minute, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
+	r := c.Run(testenv.Command{Path: c.Path("retire.sh"), Args: []string{empty.Name, "v1alpha1", "v1beta1"}, Timeout: 2 * time.Minute, Env: []string{"KUBECACHEDIR=" + c.T.TempDir()}})
 	if r.TimedOut || r.ExitCode != 0 {
-		c.Failf("retire.sh ends with exit code 0 where there is no object", "after a minute or earlier: exit code %d\n%s", r.ExitCode, strings.TrimSpace(r.Stderr))
+		c.Failf("retire.sh ends with exit code 0 where there is no object", "after two minutes or earlier: exit code %d\n%s", r.ExitCode, strings.TrimSpace(r.Stderr))
+	}
+	empty, err = definitions.Get(c.Context(), empty.Name, metav1.GetOptions{})
+	c.Must(err)
+	if len(empty.Spec.Versions) != 1 || !slices.Equal(empty.Status.StoredVersions, []string{"v1beta1"}) {
+		c.Failf("v1beta1 alone, also where there is no object", "%d versions, status.storedVersions %v", len(empty.Spec.Versions), empty.Status.StoredVersions)
 	}
 }
 

@@ -49,7 +49,7 @@ finish() {
   local status=$?
   trap - EXIT INT TERM
   if [[ -x $clone/.workshop/workshop ]]; then learner .workshop/workshop down || status=1; fi
-  if [[ -n ${nobody:-} ]]; then kill "$nobody"; fi
+  if [[ -n ${nobody:-} ]]; then kill "$nobody" 2>/dev/null || true; fi
   chmod -R u+w "$base" || status=1
   rm -rf "$base" || status=1
   exit "$status"
@@ -65,8 +65,8 @@ if [[ ${1:-} == mounted ]]; then
   modules=$(go env GOMODCACHE) build=$(go env GOCACHE)
   mount --bind "$base/modules" "$modules"
   # Nor is there a network whose default route somebody could ask for, only this machine itself.
-  if command -v ip >/dev/null && command -v nsenter >/dev/null; then
-    unshare --net sleep infinity &
+  if command -v ip >/dev/null && command -v nsenter >/dev/null && unshare --net true 2>/dev/null; then
+    unshare --net sleep infinity </dev/null >/dev/null 2>&1 &
     nobody=$!
     net=(nsenter --target "$nobody" --net)
     for ((try = 0; try < 50; try++)); do

@@ -171,7 +171,7 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 	if e, ok := c.p.(*existing); ok {
 		if from := e.leaves(); from != "" {
 			if used, err := c.used(); used || err != nil {
-				return errors.Join(err, fmt.Errorf("CLUSTER=existing: another command or shell of this clone uses context %s, and would go on in the other one: end it first, or kubectl config use-context %s", from, from))
+				return errors.Join(err, fmt.Errorf("CLUSTER=existing: another command or shell of this clone uses context %s, and would go on in the other one: end it first, or choose that context again in KUBECONFIG", from))
 			}
 		}
 	}

@@ -122,12 +122,12 @@ func TestExistingStaysUnderThoseWhoUseIt(t *testing.T) {
 	defer server.Close()
 	ws := clone(t)
 	theirs := filepath.Join(t.TempDir(), "kubeconfig")
-	choose := func(context string) {
-		text := "apiVersion: v1\nkind: Config\ncurrent-context: " + context + "\ncontexts: [{name: lab, context: {cluster: one}}, {name: prod, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server.URL + "'}}]\n"
+	choose := func(context, server string) {
+		text := "apiVersion: v1\nkind: Config\ncurrent-context: " + context + "\ncontexts: [{name: lab, context: {cluster: one}}, {name: prod, context: {cluster: one}}]\nclusters: [{name: one, cluster: {server: '" + server + "'}}]\n"
 		fatal.If(t, os.WriteFile(theirs, []byte(text), 0o600))
 	}
 	t.Setenv("KUBECONFIG", theirs)
-	choose("lab")
+	choose("lab", server.URL)
 	e := &existing{ws: ws}
 	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
 	if from := e.leaves(); from != "" {
@@ -135,10 +135,12 @@ func TestExistingStaysUnderThoseWhoUseIt(t *testing.T) {
 	}
 	shell := &Cluster{ws: ws, p: e}
 	fatal.If(t, shell.hold())
-	choose("prod")
-	other := &Cluster{ws: ws, p: &existing{ws: ws}}
-	if err := other.Up(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "uses context lab") {
-		t.Errorf("while a shell uses lab: %v", err)
+	for context, server := range map[string]string{"prod": server.URL, "lab": server.URL + "/of-another-cluster"} {
+		choose(context, server)
+		other := &Cluster{ws: ws, p: &existing{ws: ws}}
+		if err := other.Up(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "uses context lab") {
+			t.Errorf("while a shell uses lab, and %s of %s is chosen: %v", context, server, err)
+		}
 	}
 	fatal.If(t, shell.letGo())
 	if from := e.leaves(); from != "lab" {

@@ -108,17 +108,30 @@ func (e *existing) chosenContext() ([]byte, string, error) {
 	return data, config.CurrentContext, err
 }
 
-// leaves returns the context that this clone is connected to, if another one is chosen now; else "".
+// leaves returns the context that this clone is connected to, if another one, or one of another server, is
+// chosen now; else "".
 func (e *existing) leaves() string {
 	have, err := clientcmd.LoadFromFile(e.kubeconfig())
 	if err != nil {
 		return ""
 	}
-	_, name, err := e.chosenContext()
-	if err != nil || name == have.CurrentContext {
+	data, name, err := e.chosenContext()
+	if err != nil {
+		return ""
+	}
+	chosen, err := clientcmd.Load(data)
+	if err != nil || name == have.CurrentContext && server(chosen) == server(have) {
 		return ""
 	}
 	return have.CurrentContext
+}
+
+// server returns the address in a kubeconfig that has one cluster.
+func server(config *clientcmdapi.Config) string {
+	for _, c := range config.Clusters {
+		return c.Server
+	}
+	return ""
 }
 
 func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {

@@ -40,7 +40,7 @@ func Find(ctx context.Context, of ...string) (Engine, error) {
 		reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
 	}
 	if len(reasons) == 0 {
-		return Engine{}, errors.New("no container engine is installed: install Docker (https://docs.docker.com/engine/install), or use CLUSTER=kwok, which needs none")
+		return Engine{}, fmt.Errorf("%s is not installed: install Docker (https://docs.docker.com/engine/install), or use CLUSTER=kwok, which needs none", strings.Join(of, ", or "))
 	}
 	return Engine{}, fmt.Errorf("no container engine answers (%s)", strings.Join(reasons, "; "))
 }

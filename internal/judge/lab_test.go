@@ -38,7 +38,6 @@ func TestNotOneProgram(t *testing.T) {
 	}
 }
 
-// A command may begin with variables, as the usual ones do that read WATCH_NAMESPACE.
 // What programs of several languages say when their port is taken.
 func TestPortTaken(t *testing.T) {
 	for _, said := range []string{
@@ -54,6 +53,7 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
+// A command may begin with variables, as the usual ones do that read WATCH_NAMESPACE.
 func TestReplacing(t *testing.T) {
 	t.Parallel()
 	for command, want := range map[string]string{

@@ -340,7 +340,7 @@ func (s *scene) launch(copy int) error {
 		switch {
 		case now.ours.Load() || s.ctx.Err() != nil:
 		case portTaken.MatchString(p.Stderr()) || portTaken.MatchString(p.Stdout()):
-			s.stop(unusable("the command listens on a port that is in use: let it take any free one, as port 0 does, or let the contract say bounds: {copies: 1} and CONTROLLER no {{.Namespace}}, so that only one runs at a time:\n%s", now.log()))
+			s.stop(unusable("the command listens on a port that is in use: let it take any free one, as port 0 does, or let the contract say bounds: {copies: 1}, so that only one runs at a time:\n%s", now.log()))
 		case s.lostLease():
 			// It had to end, and a kubelet would start its pod again.
 			if err := s.launch(copy); err != nil {

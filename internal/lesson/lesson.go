@@ -23,7 +23,8 @@ import (
 
 // Run executes the documents of a step on the cluster, which must be up, for the
 // person that WORKSHOP_PREFIX names, each in a shell of its own. What an earlier run that did not reach its end
-// has left in the cluster is removed first, and so is what this run leaves if it fails.
+// has left in the cluster is removed first, and so is what this run leaves if it fails. In an existing cluster,
+// where the namespace may be somebody else's, it is an error if there is one.
 func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (readme.Summary, error) {
 	p, err := ParsePrefix(os.Getenv(PrefixVariable))
 	if err != nil {
@@ -43,7 +44,7 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 		return readme.Summary{}, err
 	}
 	if c.Name() == "existing" {
-		if err := p.Free(ctx, c, s); err != nil {
+		if err := p.free(ctx, c, s); err != nil {
 			return readme.Summary{}, err
 		}
 	}
@@ -63,8 +64,8 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	return all, nil
 }
 
-// Free fails if somebody has the namespace of a lesson already, in a cluster that is not ours.
-func (p Prefix) Free(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
+// free fails if somebody has the namespace of a lesson already, in a cluster that is not ours.
+func (p Prefix) free(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {
 	config, err := c.Config()
 	if err != nil {
 		return err
@@ -74,13 +75,20 @@ func (p Prefix) Free(ctx context.Context, c *cluster.Cluster, s workspace.Step) 
 		return err
 	}
 	name := p.Namespace(s)
-	switch _, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); {
-	case apierrors.IsNotFound(err):
+	ns, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp != nil { // as a lesson leaves it
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("looking for namespace %s: %w", name, err)
 	}
-	return fmt.Errorf("namespace %s is there already, and the lesson would delete it: if it is yours, kubectl delete namespace %s; if not, choose a prefix of your own, such as %s=anna-", name, name, PrefixVariable)
+	otherwise := fmt.Sprintf("choose a prefix of your own, such as %s=anna-", PrefixVariable)
+	if owned, err := Owns(s); err != nil {
+		return err
+	} else if len(owned) > 0 { // with which no prefix helps
+		otherwise = "use a cluster of your own, as make up CLUSTER=kwok starts it"
+	}
+	return fmt.Errorf("namespace %s is there already, and the lesson would delete it: if it is yours, kubectl delete namespace %s; if not, %s", name, name, otherwise)
 }
 
 func (p Prefix) remove(ctx context.Context, c *cluster.Cluster, s workspace.Step) error {

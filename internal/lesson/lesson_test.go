@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +20,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -93,22 +96,53 @@ const nothing = "\n```console\n$ true\n```\n"
 // In a cluster of somebody else's, a namespace that is there is not ours to delete.
 func TestForeignNamespaceStays(t *testing.T) {
 	e := testenv.New(t)
-	s := step(t, 97, "# Nothing\n"+nothing)
-	p := lesson.Prefix(e.Namespace + "-")
-	if err := p.Free(e.Context(), e.Cluster(), s); err != nil {
-		t.Fatalf("before there is one: %v", err)
-	}
-	name := p.Namespace(s)
-	_, err := e.Client.CoreV1().Namespaces().Create(e.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	t.Setenv("KUBECONFIG", e.Cluster().Kubeconfig())
+	clone := workspace.Workspace{Root: t.TempDir()}
+	fatal.If(t, os.MkdirAll(clone.Path("existing"), 0o755))
+	data, err := os.ReadFile(e.Cluster().Kubeconfig())
 	fatal.If(t, err)
-	t.Cleanup(func() {
-		if err := e.Client.CoreV1().Namespaces().Delete(context.WithoutCancel(e.Context()), name, metav1.DeleteOptions{}); err != nil {
+	fatal.If(t, os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600))
+	theirs, _, err := cluster.Select(e.Context(), clone, "existing")
+	fatal.If(t, err)
+	s := step(t, 94, "# Nothing"+nothing)
+	namespaces := e.Client.CoreV1().Namespaces()
+	const name = "workshop-94"
+	run := func() error {
+		_, err := lesson.Prefix("").Run(e.Context(), e.Workspace(), theirs, s, nil, false)
+		return err
+	}
+	fatal.If(t, run())
+	_, err = namespaces.Create(e.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"test.k8s-go.dev/held"}}}, metav1.CreateOptions{})
+	fatal.If(t, err)
+	e.AtEnd(func(ctx context.Context) error {
+		_, err := namespaces.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return errors.Join(ignoreGone(err), ignoreGone(namespaces.Delete(ctx, name, metav1.DeleteOptions{})))
+	})
+	if err := run(); err == nil || !strings.Contains(err.Error(), "kubectl delete namespace "+name) {
+		t.Errorf("while there is one: %v", err)
+	}
+	if ns, err := namespaces.Get(e.Context(), name, metav1.GetOptions{}); err != nil || ns.DeletionTimestamp != nil {
+		t.Errorf("the namespace: %+v, %v", ns, err)
+	}
+	// One that is going is what a lesson leaves: the next one waits for its end.
+	fatal.If(t, namespaces.Delete(e.Context(), name, metav1.DeleteOptions{}))
+	let := time.AfterFunc(2*time.Second, func() {
+		_, err := namespaces.Patch(e.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if ignoreGone(err) != nil {
 			t.Error(err)
 		}
 	})
-	if err := p.Free(e.Context(), e.Cluster(), s); err == nil || !strings.Contains(err.Error(), "kubectl delete namespace "+name) {
-		t.Errorf("while there is one: %v", err)
+	defer let.Stop()
+	if err := run(); err != nil {
+		t.Errorf("while one goes: %v", err)
 	}
+}
+
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // A lesson deletes cluster-wide what it declares as its own, and nothing else.
