@@ -209,7 +209,7 @@ func (k *keeper) reconcile(ctx context.Context, key cache.ObjectName) (again tim
 	}
 	k.loop.Phase(key, "rotate")
 	again, err = k.rotate(ctx, secret, a, next)
-	if a.phase() != "steady" {
+	if a.phase() != "steady" && loop.RetryAfter(none) == 0 {
 		none = nil // each phase tries them again; the back-off after an error would hold up the rotation
 	}
 	return again, errors.Join(err, none)
