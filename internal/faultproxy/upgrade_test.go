@@ -43,6 +43,18 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// dial connects to a proxy, until the test ends.
+func dial(t *testing.T, p *Proxy) *tls.Conn {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.ca)
+	c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: roots})
+	fatal.If(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	fatal.If(t, c.SetDeadline(time.Now().Add(patience)))
+	return c
+}
+
 func TestUpgrades(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(echo))
 	server.EnableHTTP2 = true // as an API server offers it
@@ -58,12 +70,7 @@ func TestUpgrades(t *testing.T) {
 	exec := Match{Verb: "create", Resource: "pods/exec", Name: "a"}
 	for _, protocol := range []string{"websocket", "SPDY/3.1"} {
 		t.Run(protocol, func(t *testing.T) {
-			roots := x509.NewCertPool()
-			roots.AppendCertsFromPEM(p.ca)
-			c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: roots})
-			fatal.If(t, err)
-			defer c.Close()
-			fatal.If(t, c.SetDeadline(time.Now().Add(patience)))
+			c := dial(t, p)
 			fmt.Fprintf(c, "POST %s/a/exec HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", pods, p.addr, p.token, protocol)
 			r := bufio.NewReader(c)
 			resp, err := http.ReadResponse(r, nil)
@@ -105,12 +112,7 @@ func TestNoWatchIsUpgraded(t *testing.T) {
 	p, err := Start(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
 	fatal.If(t, err)
 	defer p.Close()
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(p.ca)
-	c, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: roots})
-	fatal.If(t, err)
-	defer c.Close()
-	fatal.If(t, c.SetDeadline(time.Now().Add(patience)))
+	c := dial(t, p)
 	if leaf := c.ConnectionState().PeerCertificates[0]; leaf.IsCA { // which rustls takes for no server
 		t.Error("the server's certificate is that of an authority")
 	}

@@ -50,8 +50,9 @@ func otherCases(first *scene, ownCluster bool) []*Case {
 		{Name: "undone by others", Level: 4, maybe: true, When: "after somebody had undone some of its writes", inject: undo},
 		{Name: "made again in between", Level: 4, maybe: true, When: "after an object was deleted and made again between its look and its write", inject: remake},
 	}
-	if len(first.made()) > 0 {
-		if slices.ContainsFunc(first.made(), func(r faultproxy.Request) bool { o := sent(r); return r.Name != "" || o != nil && o.GetName() != "" }) { // and not generateName
+	if made := first.made(); len(made) > 0 {
+		named := func(r faultproxy.Request) bool { o := sent(r); return r.Name != "" || o != nil && o.GetName() != "" }
+		if slices.ContainsFunc(made, named) { // and not generateName alone
 			cases = append(cases, &Case{Name: "foreign objects", Level: 4, When: "after somebody else had been quicker to make an object of that name", inject: squat})
 		}
 		cases = append(cases,

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -96,14 +95,7 @@ const nothing = "\n```console\n$ true\n```\n"
 // In a cluster of somebody else's, a namespace that is there is not ours to delete.
 func TestForeignNamespaceStays(t *testing.T) {
 	e := testenv.New(t)
-	t.Setenv("KUBECONFIG", e.Cluster().Kubeconfig())
-	clone := workspace.Workspace{Root: t.TempDir()}
-	fatal.If(t, os.MkdirAll(clone.Path("existing"), 0o755))
-	data, err := os.ReadFile(e.Cluster().Kubeconfig())
-	fatal.If(t, err)
-	fatal.If(t, os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600))
-	theirs, _, err := cluster.Select(e.Context(), clone, "existing")
-	fatal.If(t, err)
+	theirs := e.Existing()
 	s := step(t, 94, "# Nothing"+nothing)
 	namespaces := e.Client.CoreV1().Namespaces()
 	const name = "workshop-94"
@@ -112,12 +104,13 @@ func TestForeignNamespaceStays(t *testing.T) {
 		return err
 	}
 	fatal.If(t, run())
-	_, err = namespaces.Create(e.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"test.k8s-go.dev/held"}}}, metav1.CreateOptions{})
+	_, err := namespaces.Create(e.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"test.k8s-go.dev/held"}}}, metav1.CreateOptions{})
 	fatal.If(t, err)
-	e.AtEnd(func(ctx context.Context) error {
+	letGo := func(ctx context.Context) error {
 		_, err := namespaces.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		return errors.Join(ignoreGone(err), ignoreGone(namespaces.Delete(ctx, name, metav1.DeleteOptions{})))
-	})
+		return err
+	}
+	e.AtEnd(letGo, func(ctx context.Context) error { return namespaces.Delete(ctx, name, metav1.DeleteOptions{}) })
 	if err := run(); err == nil || !strings.Contains(err.Error(), "kubectl delete namespace "+name) {
 		t.Errorf("while there is one: %v", err)
 	}
@@ -126,23 +119,15 @@ func TestForeignNamespaceStays(t *testing.T) {
 	}
 	// One that is going is what a lesson leaves: the next one waits for its end.
 	fatal.If(t, namespaces.Delete(e.Context(), name, metav1.DeleteOptions{}))
-	let := time.AfterFunc(2*time.Second, func() {
-		_, err := namespaces.Patch(e.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if ignoreGone(err) != nil {
+	later := time.AfterFunc(2*time.Second, func() {
+		if err := letGo(e.Context()); err != nil {
 			t.Error(err)
 		}
 	})
-	defer let.Stop()
+	defer later.Stop()
 	if err := run(); err != nil {
 		t.Errorf("while one goes: %v", err)
 	}
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // A lesson deletes cluster-wide what it declares as its own, and nothing else.

@@ -225,6 +225,20 @@ type Env struct {
 // Cluster is the cluster that the tests run on.
 func (e *Env) Cluster() *cluster.Cluster { return e.suite.cluster }
 
+// Existing is the same cluster as CLUSTER=existing: that of a clone which knows nothing but its kubeconfig.
+func (e *Env) Existing() *cluster.Cluster {
+	e.t.Helper()
+	e.t.Setenv("KUBECONFIG", e.Cluster().Kubeconfig())
+	clone := workspace.Workspace{Root: e.t.TempDir()}
+	data, err := os.ReadFile(e.Cluster().Kubeconfig())
+	fatal.If(e.t, err)
+	fatal.If(e.t, os.MkdirAll(clone.Path("existing"), 0o755))
+	fatal.If(e.t, os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600))
+	c, _, err := cluster.Select(e.Context(), clone, "existing")
+	fatal.If(e.t, err)
+	return c
+}
+
 // ClusterName is kind, kwok or existing. Call it in a test.
 func ClusterName() string { return shared.cluster.Name() }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testenv"
-	"github.com/k8s-go/workshop/internal/workspace"
 )
 
 const auditPolicy = `apiVersion: audit.k8s.io/v1
@@ -139,16 +138,7 @@ func TestExistingClusterIsAsked(t *testing.T) {
 	}
 	want, err := first.Containers(e.Context())
 	fatal.If(t, err)
-	// A clone of its own, which knows nothing but the kubeconfig.
-	t.Setenv("KUBECONFIG", first.Kubeconfig())
-	clone := workspace.Workspace{Root: t.TempDir()}
-	fatal.If(t, os.MkdirAll(clone.Path("existing"), 0o755))
-	data, err := os.ReadFile(first.Kubeconfig())
-	fatal.If(t, err)
-	fatal.If(t, os.WriteFile(clone.Path("existing", "kubeconfig"), data, 0o600))
-	theirs, _, err := cluster.Select(e.Context(), clone, "existing")
-	fatal.If(t, err)
-	if got, err := theirs.Containers(e.Context()); err != nil || got != want {
+	if got, err := e.Existing().Containers(e.Context()); err != nil || got != want {
 		t.Errorf("as an existing cluster it says %v (%v), as %s %v", got, err, first.Name(), want)
 	}
 }
