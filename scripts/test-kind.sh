@@ -21,7 +21,7 @@ uid=$(k get configmap outlives --namespace default --output 'jsonpath={.metadata
 
 if said=$(K8S_VERSION=1.1 make up 2>&1) || [[ $said != *'no node image is pinned for it'* ]]; then fail "a version that does not exist: $said"; fi
 
-read -r engine name <.workshop/kind/made
+read -r engine name _ <.workshop/kind/made
 "$engine" stop --time 1 "$name-control-plane" >/dev/null
 said=$(make up)
 echo "$said"
