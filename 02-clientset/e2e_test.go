@@ -418,11 +418,11 @@ func TestConflictNeedsResourceVersion(t *testing.T) {
 func TestConflictNeedsTheGetInside(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	const get = `cm, err := configMaps.Get(ctx, "conflict", metav1.GetOptions{})`
-	const loop = "\treturn retry.RetryOnConflict("
+	const get = `configMaps.Get(ctx, "conflict", metav1.GetOptions{})`
+	const loop = "\t_ = retry.RetryOnConflict("
 	broken := e.Program("./02-clientset/conflict",
-		testenv.Replace("one.go", get, "cm, err := before.DeepCopy(), error(nil)"),
-		testenv.Replace("one.go", loop, "\tbefore"+strings.TrimPrefix(get, "cm")+"\n\tif err != nil {\n\t\treturn err\n\t}\n"+loop))
+		testenv.Replace("one.go", "cm, err = "+get, "cm, err = before.DeepCopy(), nil"),
+		testenv.Replace("one.go", loop, "\tbefore, err := "+get+"\n\tif err != nil {\n\t\treturn err\n\t}\n"+loop))
 	r := e.Run(testenv.Command{Path: broken, Args: []string{"-namespace", e.Namespace}})
 	var want strings.Builder
 	for attempt := range 5 { // those of retry.DefaultRetry
@@ -628,6 +628,26 @@ func TestInterrupt(t *testing.T) {
 	// A request is canceled, and what is read of a watch ends with the context's cause.
 	if r := p.Wait(); r.ExitCode != 1 || !strings.Contains(r.Stderr, "canceled") && !strings.Contains(r.Stderr, "interrupt signal received") {
 		t.Errorf("exit code %d, want 1 and the reason\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+	}
+}
+
+// Ctrl-C during the first attempt of a loop is no success.
+func TestInterruptedAttempt(t *testing.T) {
+	t.Parallel()
+	e := testenv.New(t)
+	proxy := e.Proxy()
+	gets := faultproxy.Match{Verb: "get", Resource: "configmaps"}
+	proxy.MustInject(faultproxy.Rule{Match: gets, Times: -1, Fault: faultproxy.Stall})
+	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/dynamic"), Args: []string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig, "-annotate", "seen=yes", "configmaps.v1."}})
+	e.Eventually(time.Minute, func(context.Context) error {
+		if proxy.Count(gets) == 0 {
+			return fmt.Errorf("it reads no ConfigMap: %s%s", p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+	fatal.If(t, p.Signal(os.Interrupt))
+	if r := p.Wait(); r.ExitCode != 1 || strings.Contains(r.Stdout, "annotated") || !strings.Contains(r.Stderr, "annotating") {
+		t.Errorf("exit code %d, want 1, and nothing annotated\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }
 
@@ -1183,7 +1203,7 @@ func TestBadInput(t *testing.T) {
 		{"nodes", nil, everything},
 		{"crud", nil, everything},
 		{"errors", nil, everything},
-		{"conflict", nil, everything},
+		{"conflict", nil, append(slices.Clone(everything), badInput{"nobody writes", []string{"-writers", "0"}, nil, `-writers 0, -rounds 10: want at least 1 of each`})},
 		{"patch", nil, everything},
 		{"apply", nil, everything},
 		{"watch", nil, everything},

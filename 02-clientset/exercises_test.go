@@ -628,10 +628,46 @@ func checkPages(c *check.C) {
 	}
 }
 
+// oneWatch has a program follow a watch that brings one ERROR event, and say whether it was stopped.
+const oneWatch = `package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+type oneWatch struct {
+	corev1client.ConfigMapInterface
+	watch *apiwatch.FakeWatcher
+}
+
+func (w oneWatch) Watch(context.Context, metav1.ListOptions) (apiwatch.Interface, error) {
+	return w.watch, nil
+}
+
+func init() {
+	if os.Getenv("ONE_WATCH") == "" {
+		return
+	}
+	w := apiwatch.NewFakeWithChanSize(1, false)
+	status := apierrors.NewResourceExpired("too old").Status()
+	w.Error(&status)
+	_, err := follow(context.Background(), oneWatch{watch: w}, "1")
+	fmt.Printf("stopped %t, error %v\n", w.IsStopped(), err)
+	os.Exit(0)
+}
+`
+
 // checkFollow first ends a watch with an ERROR event, and then lets the program run
 // as it is.
 func checkFollow(c *check.C) {
-	program := c.Program()
+	program := c.Program(testenv.AddFile("one_watch.go", oneWatch))
 	p := c.Proxy()
 	watches := faultproxy.Match{Verb: "watch", Resource: "configmaps"}
 	start := func() *testenv.Process {
@@ -657,6 +693,9 @@ func checkFollow(c *check.C) {
 		c.Failf("a watch", "none; exit code %d\n%s", failing.ExitCode(), failing.Stderr())
 	}
 	gone.Remove()
+	if r := c.Run(testenv.Command{Path: program, Env: []string{"ONE_WATCH=yes"}}); strings.Contains(r.Stdout, "stopped false") {
+		c.Mistake("watch not stopped", "a call of Stop before follow returns an error", r.Stdout)
+	}
 	for _, r := range p.Requests(watches) {
 		if query(c, r).Get("timeoutSeconds") != "2" {
 			c.Fail("timeoutSeconds=2, which asks the server to end the watch after two seconds", "?"+r.Query)

@@ -299,7 +299,7 @@ func checkStatus(c *check.C) {
 	last := written[len(written)-1]
 	status, _ := last.Object["status"].(map[string]any)
 	held := fmt.Sprintf("generation %d, status %s", last.GetGeneration(), text(status))
-	const failed = "statistics.pods.failed 4 after two reports"
+	const failed = "statistics.pods.failed 4 and passed 43 after two reports"
 	switch {
 	case p.Count(ours) == 0 && updates > 1:
 		c.Mistake("update used", failed, held)
@@ -307,7 +307,7 @@ func checkStatus(c *check.C) {
 		c.Mistake("gave up at a conflict", "another try after the 409", "exit code 1: "+r.Stderr)
 	case r.ExitCode != 0:
 		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
-	case field(last, "status", "statistics", "pods", "failed") != int64(4):
+	case field(last, "status", "statistics", "pods", "failed") != int64(4) || field(last, "status", "statistics", "pods", "passed") != int64(43):
 		c.Fail(failed, held)
 	}
 	conditions := map[string]map[string]any{}

@@ -43,6 +43,9 @@ func run(ctx context.Context) error {
 	writers := flag.Int("writers", 8, "how many count at the same time")
 	rounds := flag.Int("rounds", 10, "how often each of them adds one")
 	flag.Parse()
+	if *writers < 1 || *rounds < 1 {
+		return fmt.Errorf("-writers %d, -rounds %d: want at least 1 of each", *writers, *rounds)
+	}
 
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = *kubeconfig
@@ -83,8 +86,10 @@ var backoff = wait.Backoff{Steps: 1000, Duration: 5 * time.Millisecond, Factor: 
 // first one creates it. refusals counts the answers with 409 that it met.
 func addOne(ctx context.Context, configMaps corev1client.ConfigMapInterface, refusals *atomic.Int64) error {
 	refused := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-	return retry.OnError(backoff, refused, func() error {
-		cm, err := configMaps.Get(ctx, "counter", metav1.GetOptions{})
+	var err error // of the last attempt: if ctx ends the first one, OnError returns nil
+	_ = retry.OnError(backoff, refused, func() error {
+		var cm *corev1.ConfigMap
+		cm, err = configMaps.Get(ctx, "counter", metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counter"}, Data: map[string]string{"count": "1"}}
@@ -102,6 +107,7 @@ func addOne(ctx context.Context, configMaps corev1client.ConfigMapInterface, ref
 		}
 		return err
 	})
+	return err
 }
 
 func count(ctx context.Context, configMaps corev1client.ConfigMapInterface, writers, rounds int) error {

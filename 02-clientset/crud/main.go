@@ -75,9 +75,10 @@ func run(ctx context.Context) error {
 	// (10, 50, 250 ms). DefaultRetry, always 10 ms, is for objects of your own.
 	backoff := retry.DefaultBackoff
 	backoff.Steps++ // a last pause, of 1.25 s: on a slow machine the controller takes as long
-	err = retry.RetryOnConflict(backoff, func() error {
-		a, err := deployments.Get(ctx, "crud-a", metav1.GetOptions{})
-		if err != nil {
+	// If ctx ends the first attempt, RetryOnConflict returns nil: err is that of the last one.
+	_ = retry.RetryOnConflict(backoff, func() error {
+		var a *appsv1.Deployment
+		if a, err = deployments.Get(ctx, "crud-a", metav1.GetOptions{}); err != nil {
 			return err
 		}
 		a.Spec.Template.Labels["release"] = "2"

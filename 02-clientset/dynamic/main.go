@@ -86,20 +86,21 @@ func run(ctx context.Context) error {
 			continue
 		}
 		// Whatever it is, a controller may write it too: DefaultBackoff.
-		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-			o, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
-			if err != nil {
+		// If ctx ends the first attempt, RetryOnConflict returns nil: err is that of the last one.
+		_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			var fresh *unstructured.Unstructured
+			if fresh, err = objects.Get(ctx, o.GetName(), metav1.GetOptions{}); err != nil {
 				return err
 			}
-			annotations := o.GetAnnotations()
+			annotations := fresh.GetAnnotations()
 			if annotations == nil {
 				annotations = map[string]string{}
 			}
 			annotations[key] = value
-			o.SetAnnotations(annotations)
+			fresh.SetAnnotations(annotations)
 			// The map still holds every field, also those no Go type here has: a
 			// struct would have dropped them, and this update would delete them.
-			_, err = objects.Update(ctx, o, metav1.UpdateOptions{})
+			_, err = objects.Update(ctx, fresh, metav1.UpdateOptions{})
 			return err
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/retry"
 )
 
@@ -101,21 +102,28 @@ func Ask(ctx context.Context, client kubernetes.Interface, namespace string) (An
 // here to be tested with reactors, which break a fake on purpose.
 func AddOne(ctx context.Context, client kubernetes.Interface, namespace, name string) error {
 	configMaps := client.CoreV1().ConfigMaps(namespace)
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("reading the count: %w", err)
-		}
-		n, err := strconv.Atoi(cm.Data["count"])
-		if err != nil {
-			return fmt.Errorf("the count in ConfigMap %s: %w", name, err)
-		}
-		cm.Data["count"] = strconv.Itoa(n + 1)
-		if _, err := configMaps.Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("writing the count: %w", err)
-		}
-		return nil
+	var last error // if ctx ends the first attempt, RetryOnConflict returns nil
+	_ = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		last = addOnce(ctx, configMaps, name)
+		return last
 	})
+	return last
+}
+
+func addOnce(ctx context.Context, configMaps corev1client.ConfigMapInterface, name string) error {
+	cm, err := configMaps.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the count: %w", err)
+	}
+	n, err := strconv.Atoi(cm.Data["count"])
+	if err != nil {
+		return fmt.Errorf("the count in ConfigMap %s: %w", name, err)
+	}
+	cm.Data["count"] = strconv.Itoa(n + 1)
+	if _, err := configMaps.Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing the count: %w", err)
+	}
+	return nil
 }
 
 func outcome(err error) string {

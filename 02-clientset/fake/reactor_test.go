@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func count(t *testing.T, client *clientfake.Clientset) string {
 	return cm.Data["count"]
 }
 
-// The fake never answers Conflict by itself. The reactor does once, and makes
+// The fake never answers an update with Conflict by itself. The reactor does once, and makes
 // the change that the conflict is about, or a loop without a read would pass.
 func TestConflictIsRetried(t *testing.T) {
 	client := clientfake.NewClientset(counter())
@@ -63,6 +64,17 @@ func TestForbiddenIsNotRetried(t *testing.T) {
 	err := AddOne(t.Context(), client, "default", "counter")
 	if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "writing the count: ") || updates != 1 {
 		t.Errorf("%d updates and the error %v, want 1 and Forbidden", updates, err)
+	}
+}
+
+// Of an attempt that a context has ended, client-go's loop makes nil, if it is the first.
+func TestCanceledIsNoSuccess(t *testing.T) {
+	client := clientfake.NewClientset(counter())
+	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, context.Canceled
+	})
+	if err := AddOne(t.Context(), client, "default", "counter"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v, want that of the context", err)
 	}
 }
 

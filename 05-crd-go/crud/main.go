@@ -51,6 +51,9 @@ func run(ctx context.Context) error {
 	}
 	policies := client.PolicyV1alpha1().HealthCheckPolicies(*namespace)
 
+	if err := policies.Delete(ctx, "crud", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the policy of an earlier run: %w", err)
+	}
 	// Nothing in Go has filled in the defaults; the server did, and Create
 	// returns what it has stored.
 	policy := &policyv1alpha1.HealthCheckPolicy{
@@ -114,8 +117,9 @@ func run(ctx context.Context) error {
 // report writes into a policy's status what a check has counted: that some pods
 // failed. What others have written there stays.
 func report(ctx context.Context, policies policyclient.HealthCheckPolicyInterface, name string, pods policyv1alpha1.PodStatistics) (policy *policyv1alpha1.HealthCheckPolicy, err error) {
-	// DefaultBackoff, because others write this object, too.
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	// DefaultBackoff, because others write this object, too. If ctx ends the first
+	// attempt, RetryOnConflict returns nil: err is that of the last one.
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if policy, err = policies.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}

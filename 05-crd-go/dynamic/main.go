@@ -55,6 +55,9 @@ func run(ctx context.Context) error {
 	structs := typed.PolicyV1alpha1().HealthCheckPolicies(*namespace)
 	maps := untyped.Resource(v1alpha1.HealthCheckPolicyResource).Namespace(*namespace)
 
+	if err := maps.Delete(ctx, "dynamic", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting the policy of an earlier run: %w", err)
+	}
 	// A misspelt field in a struct does not compile. In a map it is sent, and
 	// the server drops what the schema does not know, unless told to refuse it.
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"actoin": "annotate", "podLabel": "health-check-missing"}}}

@@ -80,6 +80,11 @@ func try(ctx context.Context, client versioned.Interface, namespace string) ([]o
 			Spec: v1alpha1.HealthCheckPolicySpec{Action: action, PodLabel: "health-check-missing"}}
 	}
 
+	for _, name := range []string{"fake", "fake-applied"} {
+		if err := policies.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("deleting the policies of an earlier run: %w", err)
+		}
+	}
 	p, err := policies.Create(ctx, policy("fake", ""), metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("creating: %w", err)

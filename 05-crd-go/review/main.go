@@ -40,6 +40,9 @@ func run(ctx context.Context) error {
 	resource := flag.String("resource", "healthcheckpolicies.v1alpha1.policy.k8s-go.openshift.org", "of the object, as plural.version.group")
 	reviewer := flag.String("reviewer", "anna", "the name to add")
 	flag.Parse()
+	if *reviewer == "" || strings.Contains(*reviewer, ",") {
+		return fmt.Errorf("-reviewer %q: want one name, without a comma", *reviewer)
+	}
 	gvr, _ := schema.ParseResourceArg(*resource)
 	if gvr == nil {
 		return fmt.Errorf("-resource %s is not plural.version.group", *resource)
@@ -69,7 +72,8 @@ func run(ctx context.Context) error {
 // review adds a name at the end of the list of reviewers, unless it is there, and
 // returns the object as it is stored then.
 func review(ctx context.Context, objects dynamic.ResourceInterface, name, reviewer string) (o *unstructured.Unstructured, err error) {
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	// If ctx ends the first attempt, RetryOnConflict returns nil: err is that of the last one.
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if o, err = objects.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}

@@ -424,14 +424,18 @@ func parse(line []byte) (Event, error) {
 		Type   string
 		Object struct {
 			meta
-			Rows []struct{ Object meta } // of a Table, as kubectl get asks for
+			Rows json.RawMessage // of a Table, as kubectl get asks for
 		}
 	}
 	if err := json.Unmarshal(line, &event); err != nil {
 		return Event{}, fmt.Errorf("the server's watch is not JSON: %w", err)
 	}
 	o := event.Object.meta
-	if rows := event.Object.Rows; len(rows) > 0 && o.Metadata.Name == "" {
+	var rows []struct{ Object meta }
+	if o.Kind == "Table" {
+		_ = json.Unmarshal(event.Object.Rows, &rows) // what has none is no event of a Table
+	}
+	if len(rows) > 0 {
 		version := o.Metadata.ResourceVersion
 		if o = rows[0].Object; o.Metadata.ResourceVersion == "" {
 			o.Metadata.ResourceVersion = version

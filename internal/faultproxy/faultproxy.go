@@ -468,6 +468,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// A watch by WebSocket, whose events no fault could reach. A client that tries that first (fabric8)
 		// takes this answer for no upgrade, and watches by HTTP.
 		w.WriteHeader(http.StatusOK)
+		p.mu.Lock()
+		x.Code = http.StatusOK
+		p.mu.Unlock()
 		return
 	}
 	if !p.strikeRequest(w, r, x) {

@@ -217,6 +217,7 @@ func TestDescribe(t *testing.T) {
 		{"GET", "/api/v1/pods?watch=False", "list pods  "},
 		{"GET", "/api/v1/pods?watch=1&sendInitialEvents=true", "watch-list pods  "},
 		{"GET", "/apis/apps/v1/namespaces/ns/deployments/web", "get deployments ns web"},
+		{"GET", "/api/v1/namespaces/ns/pods/p?watch=true", "get pods ns p"},
 		{"PUT", "/apis/apps/v1/namespaces/ns/deployments/web/status", "update deployments/status ns web"},
 		{"PATCH", "/api/v1/nodes/n1", "patch nodes  n1"},
 		{"POST", "/api/v1/namespaces", "create namespaces  "},

@@ -98,11 +98,12 @@ func describe(r *http.Request) Request {
 	switch r.Method {
 	case http.MethodGet:
 		switch {
+		case req.Name != "": // of one object the API server does not look at watch
 		case isTrue(query["watch"]) && isTrue(query["sendInitialEvents"]):
 			req.Verb = verbWatchList
 		case isTrue(query["watch"]):
 			req.Verb = verbWatch
-		case req.Name == "":
+		default:
 			req.Verb = "list"
 		}
 	case http.MethodPost:

@@ -6,6 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// An object of no Table may have any field.
+func TestEventOfAnObjectWithRows(t *testing.T) {
+	got, err := parse([]byte(`{"type":"ADDED","object":{"kind":"Shelf","metadata":{"namespace":"n","name":"a","resourceVersion":"7"},"rows":12}}`))
+	if want := (Event{Type: "ADDED", Kind: "Shelf", Namespace: "n", Name: "a", ResourceVersion: "7"}); err != nil || got != want {
+		t.Errorf("%v %v", got, err)
+	}
+}
+
 // kubectl get --watch asks for Tables, and what it watches is in their rows.
 func TestEventOfATable(t *testing.T) {
 	for _, version := range []string{`"metadata":{"resourceVersion":"7"},`, `"metadata":{},`} {

@@ -122,4 +122,7 @@ func TestNoWatchIsUpgraded(t *testing.T) {
 	if body, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || len(body) > 0 || err != nil {
 		t.Errorf("%s %q %v", resp.Status, body, err)
 	}
+	if all, _ := p.Requests(Match{}); len(all) != 1 || all[0].Code != http.StatusOK {
+		t.Errorf("the proxy has seen %v", all)
+	}
 }

@@ -31,17 +31,36 @@ const (
 // headingID is how a lesson names a heading: the page puts it into its address, where other words may have a meaning.
 var headingID = regexp.MustCompile(`^[a-z0-9-]*$`)
 
-// writePlace writes where this page's trainer is to the file that others follow. The caller holds the state.
-func (s *Server) writePlace() {
-	p := s.state.kept[trainerPlace]
-	if s.options.Place == "" || p == nil {
-		return
+// writePlaces writes where this page's trainer is to the file that others follow, after each move and at the end
+// of ctx. It locks nothing meanwhile: the file may be on a share that hangs.
+func (s *Server) writePlaces(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-s.moved:
+		}
+		s.state.Lock()
+		p := s.state.kept[trainerPlace]
+		s.state.Unlock()
+		if p == nil {
+			continue
+		}
+		trouble := ""
+		if err := workspace.WriteWhole(s.options.Place, p, 0o644); err != nil {
+			trouble = fmt.Sprintf("Nobody can follow you: %v.", err)
+		}
+		s.state.Lock()
+		s.state.tell("trainer-trouble", trouble)
+		s.state.Unlock()
 	}
-	trouble := ""
-	if err := workspace.WriteWhole(s.options.Place, p, 0o644); err != nil {
-		trouble = fmt.Sprintf("Nobody can follow you: %v.", err)
+}
+
+// move has the place written soon, as it is then.
+func (s *Server) move() {
+	select {
+	case s.moved <- struct{}{}:
+	default: // it will be anyway
 	}
-	s.state.tell("trainer-trouble", trouble)
 }
 
 // trainersPlace is where the trainer is whom this page may follow. Anybody may have written that file:

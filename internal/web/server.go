@@ -68,16 +68,17 @@ type Server struct {
 
 	state     *state
 	terminals *terminals
+	moved     chan struct{} // a value: the trainer's place has to be written
 }
 
 // maxConnections is more than all windows of all terminals and of the X-ray need.
 const maxConnections = 200
 
 // Serve serves the page on the listener until ctx ends. Once it has returned,
-// nothing that it started runs any more. It calls ready when the page can be opened.
+// nothing that it started runs any more, but for what waits for a file on a share that hangs. It calls ready when the page can be opened.
 func Serve(ctx context.Context, listener net.Listener, options Options, ready func(*Server)) error {
 	// Not localhost: another user may listen on the same port of [::1], which that may be.
-	s := &Server{options: options, origins: []string{"http://" + listener.Addr().String()}, token: rand.Text()}
+	s := &Server{options: options, origins: []string{"http://" + listener.Addr().String()}, token: rand.Text(), moved: make(chan struct{}, 1)}
 	if options.Origin != "" {
 		s.origins = append(s.origins, options.Origin)
 	}
@@ -102,13 +103,24 @@ func Serve(ctx context.Context, listener net.Listener, options Options, ready fu
 		return context.WithValue(ctx, strangerKey{}, sync.OnceValue(func() bool { return stranger(c) }))
 	}}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	s.state.Lock()
-	s.writePlace() // as it was when the page ended
-	s.state.Unlock()
 	looking, stop := context.WithCancel(ctx)
 	var looks sync.WaitGroup
-	defer looks.Wait()
-	defer stop()
+	defer func() {
+		stop()
+		done := make(chan struct{})
+		go func() {
+			looks.Wait()
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(2 * time.Second): // a file on a share that hangs is waited for no longer
+		}
+	}()
+	if options.Place != "" {
+		looks.Go(func() { s.writePlaces(looking) })
+		s.move() // as it was when the page ended
+	}
 	if options.Look != nil {
 		looks.Go(func() { s.look(looking, "cluster", func(ctx context.Context) any { return options.Look(ctx) }) })
 	}

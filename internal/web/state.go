@@ -151,7 +151,7 @@ func (s *Server) putState(r *http.Request) (any, error) {
 	defer s.state.Unlock()
 	err = s.state.set(name, data)
 	if name == trainerPlace {
-		s.writePlace()
+		s.move()
 	}
 	return struct{}{}, err
 }

@@ -196,6 +196,7 @@ func TestBrowserTrainer(t *testing.T) {
 		b.until(slide(step.number, step.text))
 		if step.key == kb.End {
 			b.keys("r") // there is nothing to run
+			b.until(`document.querySelector('#status').textContent.startsWith('No command of this slide is left')`)
 		}
 	}
 	b.until(`document.querySelectorAll('.outcome:not([hidden])').length === 1`)
@@ -242,10 +243,28 @@ func TestBrowserTrainer(t *testing.T) {
 	n.screenshot("trainer-notes")
 	n.do("reloading", chromedp.Reload())
 	n.until(`document.querySelector('#clock-section').textContent.startsWith('9:') && document.querySelector('#clock-late').textContent === '1 min late'`)
+	n.click("#clock-reset")
+	n.until(`/^0:.* of 8 min$/.test(document.querySelector('#clock-section').textContent)`)
+	n.do("reloading", chromedp.Reload())
+	n.until(`/^0:.* of 8 min$/.test(document.querySelector('#clock-section').textContent)`)
 	n.keys(kb.End)
 	n.until(`document.querySelector('#notes').textContent.includes('no script for this section')`)
 	b.front()
 	b.until(slide("Text, 1 of 1", "Nothing."))
+
+	// A link leads to its section. After a rehearsal what has run is forgotten, so that the room can predict it.
+	b.click(`.slide:not([hidden]) a`)
+	b.until(slide("Text, 1 of 1", "More."))
+	n.until(`document.querySelector('#notes h1').textContent === 'Count again'`)
+	b.keys(kb.Home, kb.ArrowRight, kb.ArrowRight)
+	b.until(slide("Commands, 2 of 4", "echo"))
+	b.keys("r")
+	b.until(`document.querySelector('#status').textContent.startsWith('No command of this slide is left')`)
+	n.front()
+	n.keys("x")
+	b.until(output + `.open === false`)
+	n.keys("r")
+	b.until(output + `.open && document.querySelector('.slide .outcome').dataset.state === 'ok'`)
 
 	// Everything is readable in both themes, also at 200 % zoom.
 	for _, w := range []*tab{b, n} {

@@ -123,7 +123,7 @@ func taught(t testing.TB) workspace.Workspace {
 		"TRAINERS.md": someTrainers,
 		"GLOSSARY.md": "# Glossary\n",
 		"01-one/README.md": "# One\n\nA lesson.\n\n## 1. Count\n\nTwo numbers, and their sum:\n\n<!-- code: 01-one/main.go func main -->\n```go\nfunc main() {}\n```\n\n" +
-			"**Predict:** what is the sum?\n\n```console\n$ echo 4$((1+1))\n42\n```\n\n**What happened:** it was 42.\n\n## 2. Count again\n\nMore.\n\n## Clean up\n\nNothing.\n",
+			"**Predict:** what is the sum?\n\n```console\n$ echo 4$((1+1))\n42\n```\n\n**What happened:** it was 42.\n\n## 2. Count again\n\nMore.\n\n## Clean up\n\nNothing. See [again](#2-count-again).\n",
 	})
 	return ws
 }

@@ -34,6 +34,9 @@ func (o *owners) connected(remote string) {
 	const atOnce = 20 // further ones are not looked for: whoever connects without end costs no more than that
 	if o.searches.Add(1) > atOnce {
 		o.searches.Add(-1)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.pids, remote) // of an earlier connection from this port
 		return
 	}
 	pid := sync.OnceValue(func() int {

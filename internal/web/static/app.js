@@ -156,7 +156,7 @@ startSplitter($('#tool-splitter'), 'above');
 startSettings();
 state.on('cluster', showCluster);
 showCluster();
-$('#faults button').addEventListener('click', () => ['clear', 'back'].forEach((fault) => post(`/api/xray/faults/${fault}`)));
+$('#faults button').addEventListener('click', () => (state.get('cluster').faults.includes('unreachable') ? ['clear', 'back'] : ['clear']).forEach((fault) => post(`/api/xray/faults/${fault}`)));
 if (view === 'notes') startNotes();
 else startXray();
 if (view !== 'notes' && !onlyXray) {

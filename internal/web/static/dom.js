@@ -79,7 +79,10 @@ function setToken(value) {
 }
 
 addEventListener('hashchange', () => {
-  if (location.hash.startsWith('#token=')) location.reload();
+  const [, found] = /^#token=(\w+)$/.exec(location.hash) ?? [];
+  if (!found) return;
+  setToken(found); // what has been typed is sent while the page is left
+  location.reload();
 });
 
 // api asks the server, and throws what the server says when it refuses.

@@ -9,6 +9,7 @@ import { state } from './state.js';
 
 const deck = { step: 0, sections: [], slides: [], at: 0, notes: null, trouble: '' };
 const channel = new BroadcastChannel('workshop-trainer');
+const places = {}; // step -> where one was last
 let render = () => {};
 let load = async () => {};
 
@@ -33,13 +34,25 @@ const find = (place) => {
 function go(at) {
   deck.at = Math.max(0, Math.min(deck.slides.length - 1, at));
   const place = { step: deck.step, section: number(), part: part(), title: section().title, id: section().id };
+  places[deck.step] = place;
   clock.turn();
   state.set('trainer-place', place);
   channel.postMessage({ place, clock: clock.now });
   render();
 }
 
+// reveal goes to the slide, or the section, that holds what a link leads to, if there is one.
+function reveal(hash) {
+  const target = hash && document.getElementById(decodeURIComponent(hash.slice(1)));
+  const holds = ({ element }) => element.contains(target);
+  const slide = target && (deck.slides.find(holds) ?? deck.sections.find(holds)?.slides[0]);
+  if (!slide) return false;
+  go(deck.slides.indexOf(slide));
+  return true;
+}
+
 async function follow(place) {
+  places[place.step] = place;
   if (place.step !== deck.step) await load(place.step);
   deck.at = find(place);
   render();
@@ -105,8 +118,12 @@ const actions = {
   }],
   Notes: [['n'], () => open('/?view=notes', 'workshop-notes')],
   Terminal: [['t'], () => showTools(document.body.dataset.tools !== 'true')],
-  'Run the next command': [['r'], () => $$('.slide:not([hidden]) .run', section().element)
-    .find((box) => !['ok', 'running'].includes($('.outcome', box).dataset.state))?.querySelector('.run-button').click()],
+  'Run the next command': [['r'], () => {
+    const next = $$('.slide:not([hidden]) .run', section().element).find((box) => $('.outcome', box).hidden);
+    if (next) $('.run-button', next).click();
+    else tell('No command of this slide is left to run. X forgets what has run in this step.');
+  }],
+  'Forget what has run': [['x'], () => state.set(`outcomes-${deck.step}`, null)],
   'Full screen': [['f'], () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen())],
   'These keys': [['?'], () => $('#slide-keys').showModal()],
   Leave: [['Escape'], () => {
@@ -120,10 +137,11 @@ const setBlank = (blank) => { document.body.dataset.blank = blank; };
 
 // startWindow does what both windows need: the bar, the keys, and the other window.
 async function startWindow() {
-  clock.now = state.get('trainer-clock', clock.now);
+  clock.now = structuredClone(state.get('trainer-clock', clock.now)); // what is remembered changes by state.set alone
   channel.onmessage = ({ data }) => {
     if (data.clock) clock.now = data.clock;
     if (data.blank !== undefined) setBlank(data.blank);
+    if (data.act && document.body.classList.contains('trainer')) act(data.act);
     if (data.place) follow(data.place);
     else if (deck.slides.length) render();
   };
@@ -173,10 +191,16 @@ export function startTrainer() {
   document.body.classList.add('trainer');
   const size = () => setTerminalOptions({ pixels: Math.max(13, Math.round(innerWidth / 64)) });
   addEventListener('resize', size);
-  $('#lesson').addEventListener('click', ({ target }) => target.closest('a[data-path]') && showTools(true));
+  $('#lesson').addEventListener('click', ({ target }) => {
+    const link = target.closest('a');
+    if (link?.dataset.path) showTools(true);
+    else if (link && Number(link.dataset.step ?? deck.step) === deck.step) reveal(link.hash);
+  });
   size();
   startWindow();
-  const warn = (text) => text && tell(text, true);
+  const warn = (text) => {
+    if (text || $('#status').textContent.startsWith('Nobody can follow')) tell(text ?? '', Boolean(text));
+  };
   state.on('trainer-trouble', warn);
   warn(state.get('trainer-trouble'));
   let filled;
@@ -198,9 +222,10 @@ export function startTrainer() {
   };
   const begin = async (step) => {
     await fill(step, cut($('#lesson')));
+    const { hash } = location;
     history.replaceState(null, '', `/?view=trainer&step=${step}`);
-    const place = state.get('trainer-place');
-    go(place?.step === step ? find(place) : 0);
+    const place = places[step] ?? state.get('trainer-place');
+    if (!reveal(hash)) go(place?.step === step ? find(place) : 0);
   };
   events.addEventListener('lesson', ({ detail: { step } }) => { filled = begin(step); });
 }
@@ -209,6 +234,7 @@ export function startTrainer() {
 
 export async function startNotes() {
   document.body.classList.add('notes');
+  for (const name of ['Terminal', 'Run the next command']) actions[name][1] = () => channel.postMessage({ act: name });
   $('#main').replaceChildren($('#notes-view').content, $('#slide-bar'));
   $('#clock-start').addEventListener('click', () => clock.press({ since: clock.now.since ? 0 : Date.now() }));
   $('#clock-reset').addEventListener('click', () => clock.press({ since: 0, spent: {} }));

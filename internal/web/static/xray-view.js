@@ -262,13 +262,13 @@ function drawKey(state) {
 function withRequests(trail, state, programName, key) {
   if (!trail.length) return trail;
   const wire = state.requests.filter((r) => r.name && key === (r.namespace ? `${r.namespace}/${r.name}` : r.name) && programKey(r) === programName && !isWatch(r) && r.began >= trail[0].t);
-  return [...trail, ...wire.map((r) => ({ t: r.began, id: r.id, step: 'request', what: `${r.verb} ${r.resource}, ${r.ended ? `answer ${r.code}` : 'open'}` }))].sort((a, b) => a.t - b.t);
+  return [...trail, ...wire.map((r) => ({ t: r.began, id: r.id, step: 'request', what: `${r.verb} ${r.resource}, ${r.ended ? `answer ${r.code}` : r.lost ? 'end not seen' : 'open'}` }))].sort((a, b) => a.t - b.t);
 }
 
 function drawRequests(state) {
   const rows = state.requests.filter(isChosen).slice(-100).reverse();
   keyed($('#xray-requests tbody'), rows, (r) => r.id, (r) => h('tr', {}, h('td', {}, clock(r.began)), h('td', {}, programKey(r)), h('td', {}, r.verb), h('td', {}, objectOf(r)), h('td'), h('td'), h('td')), (row, r) => {
-    setText(row.children[4], r.ended ? String(r.code || 'broken') : 'open');
+    setText(row.children[4], r.ended ? String(r.code || 'broken') : r.lost ? 'not seen' : 'open');
     setText(row.children[5], r.ended ? r.took.toFixed(1) : '');
     setText(row.children[6], r.faults.join(', '));
     row.dataset.failed = r.code >= 400 || (r.ended > 0 && !r.code) || r.faults.length > 0;

@@ -106,7 +106,9 @@ function followOpen(state, item) {
     known.events = Math.max(known.events, watch.events ?? 0);
   }
   for (const [id, request] of state.open) {
-    if (!named.has(id) && (isWatch(request) || request.began < item.t - 60000)) state.open.delete(id);
+    if (named.has(id)) continue;
+    request.lost = true; // its end may be among what was missed
+    if (isWatch(request) || request.began < item.t - 60000) state.open.delete(id);
   }
 }
 
