@@ -637,6 +637,8 @@ func TestInterruptedAttempt(t *testing.T) {
 	e := testenv.New(t)
 	proxy := e.Proxy()
 	gets := faultproxy.Match{Verb: "get", Resource: "configmaps"}
+	_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, metav1.CreateOptions{})
+	fatal.If(t, err)
 	proxy.MustInject(faultproxy.Rule{Match: gets, Times: -1, Fault: faultproxy.Stall})
 	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/dynamic"), Args: []string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig, "-annotate", "seen=yes", "configmaps.v1."}})
 	e.Eventually(time.Minute, func(context.Context) error {

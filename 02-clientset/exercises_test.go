@@ -628,7 +628,7 @@ func checkPages(c *check.C) {
 	}
 }
 
-// oneWatch has a program follow a watch that brings one ERROR event, and say whether it was stopped.
+// oneWatch has a program follow a watch that brings one ERROR event and ends, and say whether it was stopped.
 const oneWatch = `package main
 
 import (
@@ -644,22 +644,26 @@ import (
 
 type oneWatch struct {
 	corev1client.ConfigMapInterface
-	watch *apiwatch.FakeWatcher
+	events  chan apiwatch.Event
+	stopped bool
 }
 
-func (w oneWatch) Watch(context.Context, metav1.ListOptions) (apiwatch.Interface, error) {
-	return w.watch, nil
-}
+func (w *oneWatch) Watch(context.Context, metav1.ListOptions) (apiwatch.Interface, error) { return w, nil }
+
+func (w *oneWatch) ResultChan() <-chan apiwatch.Event { return w.events }
+
+func (w *oneWatch) Stop() { w.stopped = true }
 
 func init() {
 	if os.Getenv("ONE_WATCH") == "" {
 		return
 	}
-	w := apiwatch.NewFakeWithChanSize(1, false)
+	w := &oneWatch{events: make(chan apiwatch.Event, 1)}
 	status := apierrors.NewResourceExpired("too old").Status()
-	w.Error(&status)
-	_, err := follow(context.Background(), oneWatch{watch: w}, "1")
-	fmt.Printf("stopped %t, error %v\n", w.IsStopped(), err)
+	w.events <- apiwatch.Event{Type: apiwatch.Error, Object: &status}
+	close(w.events)
+	_, err := follow(context.Background(), w, "1")
+	fmt.Printf("stopped %t, error %v\n", w.stopped, err)
 	os.Exit(0)
 }
 `
@@ -693,7 +697,7 @@ func checkFollow(c *check.C) {
 		c.Failf("a watch", "none; exit code %d\n%s", failing.ExitCode(), failing.Stderr())
 	}
 	gone.Remove()
-	if r := c.Run(testenv.Command{Path: program, Env: []string{"ONE_WATCH=yes"}}); strings.Contains(r.Stdout, "stopped false") {
+	if r := c.Run(testenv.Command{Path: program, Env: []string{"ONE_WATCH=yes"}, Timeout: check.Patience(10 * time.Second)}); strings.Contains(r.Stdout, "stopped false") {
 		c.Mistake("watch not stopped", "a call of Stop before follow returns an error", r.Stdout)
 	}
 	for _, r := range p.Requests(watches) {

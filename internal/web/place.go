@@ -31,12 +31,17 @@ const (
 // headingID is how a lesson names a heading: the page puts it into its address, where other words may have a meaning.
 var headingID = regexp.MustCompile(`^[a-z0-9-]*$`)
 
-// writePlaces writes where this page's trainer is to the file that others follow, after each move and at the end
-// of ctx. It locks nothing meanwhile: the file may be on a share that hangs.
+// writePlaces writes where this page's trainer is to the file that others follow, after each move until ctx
+// ends. It locks nothing meanwhile: the file may be on a share that hangs.
 func (s *Server) writePlaces(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+			select {
+			case <-s.moved: // while the last one was written
+			default:
+				return
+			}
 		case <-s.moved:
 		}
 		s.state.Lock()

@@ -57,7 +57,7 @@ type batch struct {
 	Now    int64               `json:"now"`
 	Missed int                 `json:"missed"` // so many items are only counted
 	Counts map[report.Kind]int `json:"counts"` // of all items so far
-	Open   []Item              `json:"open"`   // the open watches, unless the viewer can tell by the items
+	Open   []Item              `json:"open"`   // what is under way, unless the viewer can tell by the items
 	Items  []Item              `json:"items"`  // none if there are too many
 }
 
@@ -139,24 +139,22 @@ func (h *Hub) next(v *viewer) (batch, bool) {
 	b := batch{Now: time.Now().UnixMilli(), Counts: maps.Clone(h.counts), Items: []Item{}}
 	switch {
 	case v.seen < 0:
-		b.Open = h.openWatches()
+		b.Open = h.open()
 		v.spare = burst
 	case v.spare >= 0:
 		b.Items = h.last(n)
 	default:
-		b.Missed, b.Items, b.Open = n, nil, h.openWatches()
+		b.Missed, b.Items, b.Open = n, nil, h.open()
 	}
 	v.seen, v.spare = h.total, min(max(v.spare, 0), burst)
 	return b, true
 }
 
-// openWatches returns the open watches. The caller holds h.mu.
-func (h *Hub) openWatches() []Item {
-	open := []Item{}
+// open returns what is under way. The caller holds h.mu.
+func (h *Hub) open() []Item {
+	open := make([]Item, 0, len(h.underWay))
 	for _, r := range h.underWay {
-		if strings.HasPrefix(r.Verb, "watch") {
-			open = append(open, *r)
-		}
+		open = append(open, *r)
 	}
 	return open
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ func TestCountsWithoutItemsWhenThereAreMany(t *testing.T) {
 	}
 	for range 3 { // as long as there are many
 		b := happen(mostItems+1, Item{Kind: report.Step, Missed: 1})
-		if b.Items != nil || b.Missed != mostItems+1 || len(b.Open) != 1 || b.Open[0].ID != 7 || b.Open[0].Events != 3 {
+		if b.Items != nil || b.Missed != mostItems+1 || len(b.Open) != 2 || !slices.ContainsFunc(b.Open, func(i Item) bool { return i.ID == 7 && i.Events == 3 }) {
 			t.Errorf("more than that: %+v", b)
 		}
 	}

@@ -36,7 +36,7 @@ func (h *Hub) observed(o faultproxy.Observation, pid int) {
 	r := h.underWay[o.Request.ID]
 	if r == nil {
 		r = &Item{
-			Program: programOf(o.Request.UserAgent), PID: pid, ID: o.Request.ID, Verb: o.Request.Verb, Group: clip(o.Request.Group), Resource: clip(o.Request.Resource),
+			Time: o.Time.UnixMilli(), Program: programOf(o.Request.UserAgent), PID: pid, ID: o.Request.ID, Verb: o.Request.Verb, Group: clip(o.Request.Group), Resource: clip(o.Request.Resource),
 			Namespace: clip(o.Request.Namespace), Name: clip(o.Request.Name), Path: clip(o.Request.Path), // without the query
 		}
 		if o.Moment != faultproxy.Ended {

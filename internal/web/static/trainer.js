@@ -62,17 +62,20 @@ async function follow(place) {
 
 const clock = {
   now: { since: 0, at: '', spent: {} },
+  count() {
+    const { now } = clock;
+    if (!now.since) return;
+    now.spent[now.at] = (now.spent[now.at] ?? 0) + Date.now() - now.since;
+    now.since = Date.now();
+  },
   turn() {
     const { now } = clock;
-    if (now.since) {
-      now.spent[now.at] = (now.spent[now.at] ?? 0) + Date.now() - now.since;
-      now.since = Date.now();
-    }
+    clock.count();
     now.at = `${deck.step}/${number()}`;
     state.set('trainer-clock', { ...now, spent: { ...now.spent } });
   },
   press(change) {
-    clock.turn();
+    clock.count();
     Object.assign(clock.now, change);
     clock.turn();
     channel.postMessage({ clock: clock.now });
@@ -119,7 +122,8 @@ const actions = {
   Notes: [['n'], () => open('/?view=notes', 'workshop-notes')],
   Terminal: [['t'], () => showTools(document.body.dataset.tools !== 'true')],
   'Run the next command': [['r'], () => {
-    const next = $$('.slide:not([hidden]) .run', section().element).find((box) => $('.outcome', box).hidden);
+    const next = $$('.slide:not([hidden]) .run', section().element)
+      .find((box) => $('.outcome', box).hidden || $('.outcome', box).dataset.state === 'busy');
     if (next) $('.run-button', next).click();
     else tell('No command of this slide is left to run. X forgets what has run in this step.');
   }],
@@ -132,6 +136,12 @@ const actions = {
   }],
 };
 const act = (name) => actions[name][1]();
+// once has one window of several do something, where the browser can tell.
+const once = (f) => (navigator.locks ? navigator.locks.request('workshop-act', { ifAvailable: true }, async (lock) => {
+  if (!lock) return;
+  f();
+  await wait(300);
+}) : f());
 const isBlank = () => document.body.dataset.blank === 'true';
 const setBlank = (blank) => { document.body.dataset.blank = blank; };
 
@@ -141,7 +151,7 @@ async function startWindow() {
   channel.onmessage = ({ data }) => {
     if (data.clock) clock.now = data.clock;
     if (data.blank !== undefined) setBlank(data.blank);
-    if (data.act && document.body.classList.contains('trainer')) act(data.act);
+    if (data.act && deck.slides.length && document.body.classList.contains('trainer')) once(() => act(data.act));
     if (data.place) follow(data.place);
     else if (deck.slides.length) render();
   };
@@ -165,6 +175,7 @@ async function startWindow() {
   }
   $('#slide-section').addEventListener('change', ({ target }) => go(find({ section: target.selectedIndex })));
   $('#slide-step').addEventListener('change', async ({ target }) => {
+    delete places[target.value]; // its first slide
     await load(Number(target.value));
     go(0);
   });
@@ -191,10 +202,14 @@ export function startTrainer() {
   document.body.classList.add('trainer');
   const size = () => setTerminalOptions({ pixels: Math.max(13, Math.round(innerWidth / 64)) });
   addEventListener('resize', size);
-  $('#lesson').addEventListener('click', ({ target }) => {
-    const link = target.closest('a');
-    if (link?.dataset.path) showTools(true);
-    else if (link && Number(link.dataset.step ?? deck.step) === deck.step) reveal(link.hash);
+  $('#lesson').addEventListener('click', (event) => {
+    const link = event.target.closest('a');
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    if (link.dataset.path) showTools(true);
+    else if (Number(link.dataset.step ?? deck.step) === deck.step && reveal(link.hash)) {
+      event.preventDefault(); // the address stays that of the slides
+      event.stopPropagation();
+    }
   });
   size();
   startWindow();
@@ -216,6 +231,7 @@ export function startTrainer() {
     const what = renderBar();
     if (shown === slide) return;
     shown = slide;
+    if ($('#status').textContent.startsWith('No command of this slide')) tell('');
     showTools(slide.kind === 'run');
     $('#lesson').scrollTop = 0;
     announce(`${slide.section.title}: ${what}, ${part() + 1} of ${slide.section.slides.length}.`);

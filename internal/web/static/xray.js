@@ -97,18 +97,18 @@ function apply(state, item) {
   }
 }
 
-// While more items pass than can be shown, the server names only the open watches.
+// While more items pass than can be shown, the server names only what is under way.
 function followOpen(state, item) {
   const named = new Set();
-  for (const watch of item.open) {
-    named.add(watch.id);
-    const known = state.open.get(watch.id) ?? begin(state, { verb: 'watch', ...watch, t: item.t });
-    known.events = Math.max(known.events, watch.events ?? 0);
+  for (const request of item.open) {
+    named.add(request.id);
+    const known = state.open.get(request.id) ?? begin(state, { verb: 'watch', ...request, t: request.t || item.t });
+    known.events = Math.max(known.events, request.events ?? 0);
   }
   for (const [id, request] of state.open) {
     if (named.has(id)) continue;
-    request.lost = true; // its end may be among what was missed
-    if (isWatch(request) || request.began < item.t - 60000) state.open.delete(id);
+    request.lost = true; // its end is among what was missed
+    state.open.delete(id);
   }
 }
 
