@@ -11,11 +11,15 @@ definitions=/apis/apiextensions.k8s.io/v1/customresourcedefinitions
 notes=/apis/$group/v1/namespaces/$NAMESPACE/notes
 
 remove() { # ten seconds at most; it takes less than one
+  local code
   api "$definitions/notes.$group" --request DELETE --output /dev/null
   for _ in {1..100}; do
-    api "$definitions/notes.$group" --fail --output /dev/null 2>/dev/null || return 0
+    code=$(api "$definitions/notes.$group" --output /dev/null --write-out '%{http_code}')
+    [[ $code != 404 ]] || return 0
     sleep 0.1
   done
+  echo "gone.sh: the definition notes.$group is still there: $code" >&2
+  return 1
 }
 
 remove # what a run that was killed has left
@@ -33,7 +37,7 @@ for _ in {1..100}; do # as long, until the server knows the path
 done
 
 watch() { # watch RESOURCE_VERSION
-  api "$notes?watch=true&resourceVersion=$1&timeoutSeconds=3" |
+  api "$notes?watch=true&resourceVersion=$1&timeoutSeconds=3" --fail | # an error is no event
     jq -r '"\(.type) \(.object.code // "") \(.object.reason // .object.metadata.name)"'
 }
 

@@ -25,5 +25,6 @@ writer() { # writer NAME
   done
 }
 writer anna &
+anna=$!
 writer bert &
-wait
+wait $! && wait "$anna" # wait alone says nothing of a writer that gave up

@@ -15,11 +15,16 @@ forget='if .metadata.managedFields then .metadata.managedFields |=
   (map(select(.apiVersion | endswith("/" + $old) | not)) | if . == [] then [{}] else . end) else . end'
 
 # settle stores the first object as it is, with each default that the CRD has got since it was stored
-# last: after that, only another storage version makes the server write it. A conflict is as good.
+# last: after that, only another storage version makes the server write it. If somebody else has written
+# or deleted it meanwhile, that is as good.
 settle() {
-  local first
+  local first said
   first=$(kubectl get "$resource" --all-namespaces --output json | jq '.items[0] // empty')
-  [[ -z $first ]] || kubectl replace --filename - <<<"$first" || true
+  [[ -n $first ]] || return 0
+  said=$(kubectl replace --filename - <<<"$first" 2>&1) || [[ $said == *'(Conflict)'* || $said == *'(NotFound)'* ]] || {
+    echo "$said" >&2
+    return 1
+  }
 }
 
 # switch_storage makes the new version the storage version. Exactly one version is,

@@ -22,14 +22,15 @@ run_operator() {
 flavoured() { run_operator "$FAULTY" -namespace "$FAULTS_NAMESPACE" -health-probe-bind-address 0 -save-flavours -image "$1"; }
 
 as_installed() {
-  local of=(--namespace "$FAULTS_NAMESPACE") name=icecream-controller-manager watched token arg args=()
+  local of=(--namespace "$FAULTS_NAMESPACE") name=icecream-controller-manager deployment watched token arg args=()
   kubectl "${of[@]}" scale deployment "$name" --replicas 0 >/dev/null || return 1
-  watched=$(kubectl "${of[@]}" get deployment "$name" -o json | jq -r '.spec.template.metadata.annotations["olm.targetNamespaces"]') || return 1
+  deployment=$(kubectl "${of[@]}" get deployment "$name" -o json) || return 1
+  watched=$(jq -r '.spec.template.metadata.annotations["olm.targetNamespaces"]' <<<"$deployment")
   while read -r arg; do
     # shellcheck disable=SC2016 # the text itself
     arg=${arg/'$(WATCH_NAMESPACE)'/"$watched"}
     args+=("${arg/:8081/0}")
-  done < <(kubectl "${of[@]}" get deployment "$name" -o json | jq -r '.spec.template.spec.containers[0].args[]')
+  done < <(jq -r '.spec.template.spec.containers[0].args[]' <<<"$deployment")
   token=$(kubectl "${of[@]}" create token "$name") || return 1
   (umask 077 && kubectl config view --raw --minify >"$FAULTS/account")
   KUBECONFIG=$FAULTS/account kubectl config set-credentials account --token "$token" >/dev/null || return 1

@@ -359,6 +359,24 @@ func TestMends(t *testing.T) {
 	}
 }
 
+// Whoever decides nothing, as a program with a misspelt field does, deletes nothing.
+func TestHookNeedsADecision(t *testing.T) {
+	t.Parallel()
+	f := controllers["hook jq"].prepare(t, false)
+	program := len(f.Command.Args) - len(controllers["hook jq"].decision(t))
+	f.Command.Args = append(f.Command.Args[:program], "sh", "-c", `cat >/dev/null; echo '{"childs": []}'`)
+	ice := f.Create("vanilla", "cone", 1)
+	f.Foreign("cone", *metav1.NewControllerRef(ice, v1alpha1.IcecreamKind))
+	start(f)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if !strings.Contains(f.Process.Stderr(), "did not say which children") {
+			return errors.New("it says nothing: " + f.Process.Stderr())
+		}
+		return nil
+	})
+	f.Deployment("cone") // which is there
+}
+
 // While the API server asks for patience, the hook's workers do what is due elsewhere.
 func TestHookFreesItsWorkers(t *testing.T) {
 	t.Parallel()

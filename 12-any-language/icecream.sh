@@ -93,8 +93,9 @@ send() {
 
 # reconcile brings all Icecreams to what they should be, and fails if one of them could not be brought.
 reconcile() {
-  local lists method path body said failed=0
+  local lists decided method path body said failed=0
   lists=$(api "$icecreams" --fail --max-time 20 && api "$deployments" --fail --max-time 20) || return 1
+  decided=$(decide '' null <<<"$lists") || return 1
   while read -r method && read -r path && read -r body; do
     said=$(send "$method" "$path" "$body") && continue
     failed=1
@@ -102,7 +103,7 @@ reconcile() {
       decide "$(jq --raw-output '.metadata.ownerReferences[] | select(.controller).name' <<<"$body")" "$said" <<<"$lists" |
         { read -r method && read -r path && read -r body && send "$method" "$path" "$body"; } >/dev/null
     fi
-  done < <(decide '' null <<<"$lists")
+  done <<<"$decided"
   return "$failed"
 }
 

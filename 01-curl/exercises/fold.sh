@@ -20,7 +20,7 @@ event() {
   esac
 }
 
-api "/api/v1/namespaces/$NAMESPACE/configmaps?watch=true&resourceVersion=$1&timeoutSeconds=1" --no-buffer |
+api "/api/v1/namespaces/$NAMESPACE/configmaps?watch=true&resourceVersion=$1&timeoutSeconds=1" --fail --no-buffer |
   jq -r '"\(.type) \(.object.metadata.name // .object.message)"' >"$PKI/events"
 while read -r type name; do
   event "$type" "$name" || {

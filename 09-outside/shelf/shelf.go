@@ -94,7 +94,7 @@ func (s *shelf) send(ctx context.Context, cm *corev1.ConfigMap) error {
 		return s.write(ctx, cm, map[string]string{asked: "", roomID: answer.JSON201.Id})
 	case answer.JSON200 != nil:
 		return s.write(ctx, cm, map[string]string{asked: "", roomID: answer.JSON200.Id})
-	case answer.StatusCode() == http.StatusNotFound && cm.DeletionTimestamp != nil: // it was there, and is gone
+	case gone(answer.StatusCode(), answer.JSONDefault) && cm.DeletionTimestamp != nil: // it was there, and is gone
 		return s.write(ctx, cm, map[string]string{asked: ""})
 	case answer.StatusCode() == http.StatusPaymentRequired || answer.StatusCode() == http.StatusUnprocessableEntity:
 		if cm.DeletionTimestamp != nil || cm.Data["pallets"] != strconv.Itoa(r.Pallets) { // it has never been there, and is wanted no more
@@ -167,12 +167,18 @@ func (s *shelf) end(ctx context.Context, cm *corev1.ConfigMap) (time.Duration, e
 			return 0, err
 		case answer.JSON200 != nil:
 			return time.Second, nil
-		case answer.StatusCode() != http.StatusNotFound:
+		case !gone(answer.StatusCode(), answer.JSONDefault):
 			return 0, fmt.Errorf("giving up %s: %s: %s", id, answer.Status(), answer.Body)
 		}
 	}
 	cm.Finalizers = slices.DeleteFunc(cm.Finalizers, func(f string) bool { return f == finalizer })
 	return 0, s.write(ctx, cm, nil)
+}
+
+// gone reports whether the store says that there is no such room. A 404 without its word for that is
+// somebody else's, such as a gateway's.
+func gone(code int, refusal *client.Refusal) bool {
+	return code == http.StatusNotFound && refusal != nil && refusal.Reason == "NotFound"
 }
 
 // write sets annotations, or takes those away that are empty.

@@ -13,9 +13,14 @@ pod() {
   k create -f - >&2 <<<"{apiVersion: v1, kind: Pod, metadata: {name: $1, labels: {score: $name, app: $2}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: 'workshop/pause:1'$3}]}}"
 }
 
-# marked NAME: has the pod the mark of the policy?
+# marked NAME: has the pod the mark of the policy? If nobody can tell, the test has not been run.
 marked() {
-  [[ -n $(k get pod "$1" -o "jsonpath={.metadata.labels.$name}") ]]
+  local mark
+  if ! mark=$(k get pod "$1" -o "jsonpath={.metadata.labels.$name}"); then
+    result error "the pod $1 cannot be read"
+    exit
+  fi
+  [[ -n $mark ]]
 }
 
 score() {

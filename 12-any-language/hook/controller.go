@@ -163,6 +163,9 @@ func (c *controller) ask(ctx context.Context, q question) (a answer, err error) 
 	if err := utiljson.Unmarshal(out.Bytes(), &a); err != nil {
 		return a, fmt.Errorf("%s did not print an answer: %w: %.200s", c.program[0], err, out.Bytes())
 	}
+	if a.Children == nil { // without a decision, nothing may be deleted
+		return a, fmt.Errorf("%s did not say which children there should be; [] is for none: %.200s", c.program[0], out.Bytes())
+	}
 	return a, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -253,7 +254,7 @@ func byHand(ctx context.Context, ws workspace.Workspace, old, found map[string]s
 	pattern := `(^|[^0-9.])(1|0)\.` + strings.TrimPrefix(old["minor"], "1.") + `([^0-9]|$)`
 	left, err := proc.Output(ctx, proc.Cmd{Path: "git", Dir: ws.Root, Env: workspace.Environ(),
 		Args: []string{"grep", "-nE", pattern, "--", ":!*go.mod", ":!*go.sum", ":!*_test.go", ":!*/testdata/*", ":!*.svg", ":!*.js", ":!*.mjs"}})
-	if err != nil && left != "" {
+	if exit := (*exec.ExitError)(nil); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) { // 1: there are none
 		return err
 	}
 	for line := range strings.Lines(left) {

@@ -297,7 +297,8 @@ func failNowAndThen(ctx context.Context, s *scene) error {
 	children := s.dynamic.Resource(gvr(w.request)).Namespace(s.ns)
 	match := faultproxy.Match{Verb: w.request.Verb, Group: w.request.Group, Resource: w.request.Resource}
 	var gaps []time.Duration
-	for end := time.Now().Add(roundsLimit); len(gaps) < rounds && time.Now().Before(end); {
+	var total time.Duration // of the gaps: on a slow machine, all else takes longer
+	for len(gaps) < rounds && total < roundsLimit {
 		var there *unstructured.Unstructured
 		if err := poll.Until(ctx, 20*time.Millisecond, s.patience, func(ctx context.Context) (err error) {
 			there, err = s.child(ctx, w, owner)
@@ -336,6 +337,7 @@ func failNowAndThen(ctx context.Context, s *scene) error {
 			break
 		}
 		gaps = append(gaps, gap)
+		total += gap
 	}
 	// An event that comes late has a failure tried again before its time, so one of the last gaps is not
 	// enough. Nor is one of the first: whoever looks every few seconds may be about to look when it fails.

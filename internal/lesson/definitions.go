@@ -31,8 +31,7 @@ func Other(ctx context.Context, config *rest.Config, path string) (bool, error) 
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	other := false
-	// Conflicts happen while the API server's own controllers write the status of a new definition.
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	compare := func() error {
 		theirs, err := definitions.Get(ctx, ours.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -56,6 +55,12 @@ func Other(ctx context.Context, config *rest.Config, path string) (bool, error) 
 		if err == nil {
 			other = changed.Generation != theirs.Generation
 		}
+		return err
+	}
+	// Conflicts happen while the API server's own controllers write the status of a new definition.
+	// RetryOnConflict makes nil of a first attempt that ctx has ended (kubernetes/kubernetes#140402).
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		err = compare()
 		return err
 	})
 	if err != nil {
