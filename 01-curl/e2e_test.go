@@ -301,10 +301,11 @@ func TestCounterNeedsResourceVersion(t *testing.T) {
 func TestScriptsEndWithWhatFailed(t *testing.T) {
 	t.Parallel()
 	for script, rule := range map[string]faultproxy.Rule{
-		"pages.sh 5":     {Match: faultproxy.Match{Verb: "list", Resource: "configmaps"}},
-		"counter.sh 3 2": {Match: faultproxy.Match{Verb: "update", Resource: "configmaps"}},
-		"watch.sh 1 1":   {Match: faultproxy.Watches},
-		"gone.sh":        {Match: faultproxy.Watches},
+		"pages.sh 5":          {Match: faultproxy.Match{Verb: "list", Resource: "configmaps"}},
+		"counter.sh 3 2":      {Match: faultproxy.Match{Verb: "update", Resource: "configmaps"}},
+		"watch.sh 1 1":        {Match: faultproxy.Watches},
+		"gone.sh":             {Match: faultproxy.Watches},
+		"stop-at-conflict.sh": {Match: faultproxy.Match{Verb: "update", Resource: "configmaps"}},
 	} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()

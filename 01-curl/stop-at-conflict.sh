@@ -18,6 +18,7 @@ writer() { # writer NAME
     if [[ $(jq -r '.kind' <<<"$answer") == Status ]]; then
       jq -r --arg writer "$1" '"\($writer) stopped: \(.code) \(.reason)"' <<<"$answer"
       : >"$PKI/stopped"
+      jq --exit-status '.code == 409' <<<"$answer" >/dev/null # or this writer has failed
       return
     fi
     # A writer that is alone has nobody to collide with.
@@ -27,4 +28,6 @@ writer() { # writer NAME
 writer anna &
 anna=$!
 writer bert &
-wait $! && wait "$anna" # wait alone says nothing of a writer that gave up
+failed=0
+for pid in "$anna" $!; do wait "$pid" || failed=1; done # wait alone says nothing of a writer that failed
+exit "$failed"

@@ -34,7 +34,7 @@ var headingID = regexp.MustCompile(`^[a-z0-9-]*$`)
 // writePlaces writes where this page's trainer is to the file that others follow, after each move until ctx
 // ends. It locks nothing meanwhile: the file may be on a share that hangs.
 func (s *Server) writePlaces(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
 		select {
 		case <-ctx.Done():
 			select {

@@ -126,7 +126,7 @@ func (h *Hub) Recording() Recording {
 type viewer struct{ seen, spare int }
 
 // next returns what has happened since a viewer looked last, and false if nothing has.
-// A new viewer (seen is -1) gets only the open watches.
+// A new viewer (seen is -1) gets only what is under way.
 func (h *Hub) next(v *viewer) (batch, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -151,7 +151,10 @@ async function startWindow() {
   channel.onmessage = ({ data }) => {
     if (data.clock) clock.now = data.clock;
     if (data.blank !== undefined) setBlank(data.blank);
-    if (data.act && deck.slides.length && document.body.classList.contains('trainer')) once(() => act(data.act));
+    if (data.act && deck.slides.length && document.body.classList.contains('trainer')) {
+      if (data.act === 'Terminal') act(data.act);
+      else once(() => act(data.act));
+    }
     if (data.place) follow(data.place);
     else if (deck.slides.length) render();
   };

@@ -18,7 +18,7 @@ function programOf(state, item) {
     state.programs.set(key, program);
     limit(state.programs, 100);
   }
-  program.last = item.t;
+  program.last = Math.max(program.last ?? 0, item.t);
   return program;
 }
 
