@@ -635,20 +635,10 @@ func TestInterrupt(t *testing.T) {
 func TestInterruptedAttempt(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	proxy := e.Proxy()
-	gets := faultproxy.Match{Verb: "get", Resource: "configmaps"}
 	_, err := e.Client.CoreV1().ConfigMaps(e.Namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, metav1.CreateOptions{})
 	fatal.If(t, err)
-	proxy.MustInject(faultproxy.Rule{Match: gets, Times: -1, Fault: faultproxy.Stall})
-	p := e.Start(testenv.Command{Path: e.Program("./02-clientset/dynamic"), Args: []string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig, "-annotate", "seen=yes", "configmaps.v1."}})
-	e.Eventually(time.Minute, func(context.Context) error {
-		if proxy.Count(gets) == 0 {
-			return fmt.Errorf("it reads no ConfigMap: %s%s", p.Stdout(), p.Stderr())
-		}
-		return nil
-	})
-	fatal.If(t, p.Signal(os.Interrupt))
-	if r := p.Wait(); r.ExitCode != 1 || strings.Contains(r.Stdout, "annotated") || !strings.Contains(r.Stderr, "annotating") {
+	r := e.InterruptAt(faultproxy.Match{Verb: "get", Resource: "configmaps"}, testenv.Command{Path: e.Program("./02-clientset/dynamic"), Args: []string{"-annotate", "seen=yes", "configmaps.v1."}})
+	if r.ExitCode != 1 || strings.Contains(r.Stdout, "annotated") || !strings.Contains(r.Stderr, "annotating") {
 		t.Errorf("exit code %d, want 1, and nothing annotated\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }

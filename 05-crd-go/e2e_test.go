@@ -418,18 +418,8 @@ func programsRunTwice(t *testing.T, e *testenv.Env, policies dynamic.ResourceInt
 func TestInterruptedAttempt(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	proxy := e.Proxy()
-	gets := faultproxy.Match{Verb: "get", Resource: "configmaps"}
-	proxy.MustInject(faultproxy.Rule{Match: gets, Times: -1, Fault: faultproxy.Stall})
-	p := e.Start(testenv.Command{Path: e.Program("./05-crd-go/review"), Args: []string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig, "-resource", "configmaps.v1.", "any"}})
-	e.Eventually(time.Minute, func(context.Context) error {
-		if proxy.Count(gets) == 0 {
-			return fmt.Errorf("it reads no ConfigMap: %s%s", p.Stdout(), p.Stderr())
-		}
-		return nil
-	})
-	fatal.If(t, p.Signal(os.Interrupt))
-	if r := p.Wait(); r.ExitCode != 1 || !strings.HasPrefix(r.Stderr, "review: reviewing any: ") {
+	r := e.InterruptAt(faultproxy.Match{Verb: "get", Resource: "configmaps"}, testenv.Command{Path: e.Program("./05-crd-go/review"), Args: []string{"-resource", "configmaps.v1.", "any"}})
+	if r.ExitCode != 1 || !strings.HasPrefix(r.Stderr, "review: reviewing any: ") {
 		t.Errorf("exit code %d, want 1 and the reason\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 }

@@ -467,10 +467,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if x.watch() && r.Header.Get("Upgrade") != "" {
 		// A watch by WebSocket, whose events no fault could reach. A client that tries that first (fabric8)
 		// takes this answer for no upgrade, and watches by HTTP.
-		w.WriteHeader(http.StatusOK)
-		p.mu.Lock()
-		x.Code = http.StatusOK
-		p.mu.Unlock()
+		p.write(w, x, http.StatusOK, nil)
 		return
 	}
 	if !p.strikeRequest(w, r, x) {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/conflict"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -820,7 +821,7 @@ func Report(c *check.C) {
 	// pod has to be ready for longer, so it is not available.
 	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "icecreams"}, Fault: faultproxy.Hold, Times: -1})
 	defer held.Remove()
-	c.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	c.Must(conflict.Retry(retry.DefaultBackoff, func() error {
 		now, err := g.f.Icecreams.Get(c.Context(), "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -31,6 +31,7 @@ import (
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	typedicecream "github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned/typed/icecream/v1alpha1"
+	"github.com/k8s-go/workshop/internal/conflict"
 	"github.com/k8s-go/workshop/internal/controllertest"
 	"github.com/k8s-go/workshop/internal/crdtest"
 	"github.com/k8s-go/workshop/internal/fatal"
@@ -901,7 +902,7 @@ func CorrectsARestoredRefusal(f *Test) error {
 		return err
 	}
 	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "icecreams/status"}, Fault: faultproxy.Answer, Code: http.StatusNotFound})
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err := conflict.Retry(retry.DefaultRetry, func() error {
 		ice, err := f.Icecreams.Get(f.Context(), "vanilla", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -26,12 +26,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-go/workshop/internal/conflict"
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -257,7 +257,7 @@ func (s *scene) addCondition(ctx context.Context, r faultproxy.Request, value st
 	if conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions"); len(conditions) == 0 {
 		return false
 	}
-	return retryOnConflict(retry.DefaultRetry, func() error {
+	return conflict.Retry(retry.DefaultRetry, func() error {
 		now, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -355,7 +355,7 @@ func undo(s *scene) (crash.During, error) {
 		}
 		s.people.Lock() // or what somebody changes in between would be undone, too
 		defer s.people.Unlock()
-		err := retryOnConflict(retry.DefaultRetry, func() error {
+		err := conflict.Retry(retry.DefaultRetry, func() error {
 			now, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -627,7 +627,7 @@ func ownedBy(o *unstructured.Unstructured, uid types.UID) bool {
 
 // setHold puts our finalizer on an object, or takes it away.
 func setHold(ctx context.Context, client dynamic.ResourceInterface, name string, on bool) (held *unstructured.Unstructured, err error) {
-	err = retryOnConflict(retry.DefaultBackoff, func() error {
+	err = conflict.Retry(retry.DefaultBackoff, func() error {
 		if held, err = client.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -668,7 +668,7 @@ func (s *scene) wipe(ctx context.Context, spared string) error {
 		}
 	}
 	for _, r := range objects {
-		err := retryOnConflict(retry.DefaultBackoff, func() error {
+		err := conflict.Retry(retry.DefaultBackoff, func() error {
 			o, err := s.of(r).Get(ctx, r.Name, metav1.GetOptions{})
 			if err != nil || !s.contract.theirs(Step{Object: o}) {
 				return err
@@ -983,7 +983,7 @@ func switchVersion(s *scene) (crash.During, error) {
 	return func(ctx context.Context) error {
 		crash.Sleep(ctx, wait)
 		for _, name := range s.crds {
-			err := retryOnConflict(retry.DefaultBackoff, func() error {
+			err := conflict.Retry(retry.DefaultBackoff, func() error {
 				crds := client.ApiextensionsV1().CustomResourceDefinitions()
 				crd, err := crds.Get(ctx, name, metav1.GetOptions{})
 				if err != nil {
@@ -1013,15 +1013,4 @@ func switchVersion(s *scene) (crash.During, error) {
 		}
 		return crash.NewCollector(context.WithoutCancel(ctx), s.cluster)
 	}, err
-}
-
-// retryOnConflict is client-go's, whose version 0.36 makes nil of a first attempt that its context has ended
-// (kubernetes/kubernetes#140402): a controller that is killed ends the context of what strikes its request.
-func retryOnConflict(backoff apiwait.Backoff, attempt func() error) error {
-	var last error
-	_ = retry.RetryOnConflict(backoff, func() error {
-		last = attempt()
-		return last
-	})
-	return last
 }

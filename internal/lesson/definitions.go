@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-go/workshop/internal/conflict"
 )
 
 // Other reports whether the cluster has another definition of the same name than
@@ -31,7 +33,8 @@ func Other(ctx context.Context, config *rest.Config, path string) (bool, error) 
 	}
 	definitions := client.ApiextensionsV1().CustomResourceDefinitions()
 	other := false
-	compare := func() error {
+	// Conflicts happen while the API server's own controllers write the status of a new definition.
+	err = conflict.Retry(retry.DefaultBackoff, func() error {
 		theirs, err := definitions.Get(ctx, ours.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -55,12 +58,6 @@ func Other(ctx context.Context, config *rest.Config, path string) (bool, error) 
 		if err == nil {
 			other = changed.Generation != theirs.Generation
 		}
-		return err
-	}
-	// Conflicts happen while the API server's own controllers write the status of a new definition.
-	// RetryOnConflict makes nil of a first attempt that ctx has ended (kubernetes/kubernetes#140402).
-	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		err = compare()
 		return err
 	})
 	if err != nil {

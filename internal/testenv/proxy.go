@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -93,6 +95,24 @@ func (p *Proxy) Requests(m faultproxy.Match) []faultproxy.Request {
 func (p *Proxy) Count(m faultproxy.Match) int {
 	p.e.t.Helper()
 	return len(p.Requests(m))
+}
+
+// InterruptAt starts a program behind a proxy that stalls the requests that match, interrupts it at the
+// first one, and returns how it ended. The program gets -namespace and -kubeconfig before its other arguments.
+func (e *Env) InterruptAt(m faultproxy.Match, c Command) Result {
+	e.t.Helper()
+	proxy := e.Proxy()
+	proxy.MustInject(faultproxy.Rule{Match: m, Times: -1, Fault: faultproxy.Stall})
+	c.Args = append([]string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig}, c.Args...)
+	p := e.Start(c)
+	e.Eventually(time.Minute, func(context.Context) error {
+		if proxy.Count(m) == 0 {
+			return fmt.Errorf("none of its requests matches: %s%s", p.Stdout(), p.Stderr())
+		}
+		return nil
+	})
+	fatal.If(e.t, p.Signal(os.Interrupt))
+	return p.Wait()
 }
 
 // lessonProxy starts a fault proxy for the length of a test, with the namespace that a shell of the cluster has.

@@ -32,11 +32,11 @@ type owners struct {
 func (o *owners) connected(remote string) {
 	const most = 1000
 	const atOnce = 20 // further ones are not looked for: whoever connects without end costs no more than that
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.pids, remote) // of an earlier connection from this port
 	if o.searches.Add(1) > atOnce {
 		o.searches.Add(-1)
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		delete(o.pids, remote) // of an earlier connection from this port
 		return
 	}
 	pid := sync.OnceValue(func() int {
@@ -46,8 +46,6 @@ func (o *owners) connected(remote string) {
 		return o.find(remote)
 	})
 	go pid()
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if len(o.pids) >= most {
 		clear(o.pids)
 	}

@@ -102,7 +102,7 @@ function followOpen(state, item) {
   const named = new Set();
   for (const request of item.open) {
     named.add(request.id);
-    const known = state.open.get(request.id) ?? begin(state, { verb: 'watch', ...request, t: request.t || item.t });
+    const known = state.open.get(request.id) ?? begin(state, request);
     known.events = Math.max(known.events, request.events ?? 0);
   }
   for (const [id, request] of state.open) {
