@@ -47,6 +47,8 @@ mkdir "$base/bad"
 echo 'such: 1' >"$base/bad/contract.yaml"
 judge 2 "contract.yaml:1: such: there is no such field" -controller true -contract "$base/bad"
 judge 2 "the command watches the namespace default, and not that of its case" -controller 'go run ./03-informer/first-loop -namespace default' -contract mirror
+sed 's/^scenario:$/&\n  nothing to delete:\n  - delete: {apiVersion: v1, kind: ConfigMap, metadata: {labels: {no: such}}}/; s/settle: 30s/settle: 10s/' 06-controller/contracts/mirror/contract.yaml >"$base/bad/contract.yaml"
+judge 1 'scenario.nothing to delete[0].delete: there is no ConfigMap' -controller 'go run ./03-informer/first-loop -namespace {{.Namespace}}' -contract "$base/bad" -level 1
 
 printf '\n--- an interrupt\n'
 : >"$base/out" # or the last output would be taken for the first

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -77,7 +78,7 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 		if version == "" {
 			list, err := configMaps.List(ctx, options)
 			if err != nil {
-				pause(ctx)
+				pause(ctx, err)
 				continue
 			}
 			clear(mirror) // what the list lacks was deleted
@@ -94,7 +95,7 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 			if expired(err) {
 				version = ""
 			}
-			pause(ctx)
+			pause(ctx, err)
 			continue
 		}
 		fmt.Println("watching")
@@ -102,10 +103,10 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 		for event := range w.ResultChan() {
 			cm, ok := event.Object.(*corev1.ConfigMap)
 			if !ok {
-				if expired(apierrors.FromObject(event.Object)) {
+				if err := apierrors.FromObject(event.Object); expired(err) {
 					version = ""
 				} else {
-					pause(ctx)
+					pause(ctx, err)
 				}
 				break // nothing comes after an ERROR
 			}
@@ -124,7 +125,7 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 		}
 		w.Stop()
 		if version != "" && events == 0 && time.Since(began) < time.Second { // something on the way ends each watch at once
-			pause(ctx)
+			pause(ctx, errors.New("the watch has ended at once"))
 		}
 	}
 	return nil
@@ -136,8 +137,11 @@ func expired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// pause lets a second pass before the API server gets the next request.
-func pause(ctx context.Context) {
+// pause says what has failed, and lets a second pass before the API server gets the next request.
+func pause(ctx context.Context, err error) {
+	if ctx.Err() == nil { // otherwise the end of the program is all that it tells
+		fmt.Fprintln(os.Stderr, "trying again:", err)
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Second):

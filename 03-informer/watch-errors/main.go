@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -91,7 +92,7 @@ func run(ctx context.Context) error {
 		fmt.Println("watching")
 	}
 	<-seen.Done()
-	if cause := context.Cause(ctx); apierrors.ReasonForError(cause) != metav1.StatusReasonUnknown {
+	if cause := context.Cause(ctx); errors.As(cause, new(apierrors.APIStatus)) { // and no signal
 		return fmt.Errorf("giving up: %w", cause)
 	}
 	return nil

@@ -56,6 +56,9 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
+	if names := names(); !slices.ContainsFunc(names, pattern.MatchString) {
+		return fmt.Errorf("-run=%s matches none of the faults: %s", pattern, strings.Join(names, ", "))
+	}
 	if *seeds < 1 || *parallel < 1 {
 		return errors.New("-seeds and -parallel must be at least 1")
 	}
@@ -88,6 +91,18 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	return t.verdict()
+}
+
+// names are those of all faults.
+func names() []string {
+	var all []string
+	for _, f := range slices.Concat(faults, kills(make([]faultproxy.Request, 1))) { // any write will do
+		all = append(all, f.name)
+	}
+	for _, r := range restarts {
+		all = append(all, r.name)
+	}
+	return all
 }
 
 // matrix plays every fault against both controllers.

@@ -247,8 +247,10 @@ func (s *scene) child(ctx context.Context, w *ward, owner *unstructured.Unstruct
 			return &list.Items[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no object of %s belongs to %s %s", w.request.Resource, owner.GetKind(), owner.GetName())
+	return nil, fmt.Errorf("%w of %s belongs to %s %s", errNoChild, w.request.Resource, owner.GetKind(), owner.GetName())
 }
+
+var errNoChild = errors.New("no object")
 
 // said fails if the object's status says nothing about what was refused.
 func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructured) error {
@@ -528,8 +530,11 @@ func (s *scene) repaired(ctx context.Context) error {
 		return err
 	}
 	there, err := s.child(ctx, w, owner)
-	if err != nil {
+	if errors.Is(err, errNoChild) {
 		return nil // the contract does not say that it has one
+	}
+	if err != nil {
+		return err
 	}
 	if err := s.of(w.request).Delete(ctx, there.GetName(), thisOne(there)); err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
@@ -624,12 +625,13 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return &failure{kind: waited, step: &ended, cause: &deleted, theirs: true, detail: "  " + err.Error()}
 	}
 	if missing && err != nil && ctx.Err() == nil {
-		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  there is no " + step.String()}
+		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  " + step.where + ": there is no " + strings.TrimPrefix(step.String(), "a ")}
 	}
 	return err
 }
 
-// removeLike deletes the object of a step, or if that has no name, whatever holds what it says.
+// removeLike deletes the object of a step, or if that has no name, whatever holds what it says. In the
+// undisturbed run, it is an error if there is none: a contract that deletes nothing would prove nothing.
 func (s *scene) removeLike(ctx context.Context, client dynamic.ResourceInterface, step Step) error {
 	names := []string{step.Object.GetName()}
 	if names[0] == "" {
@@ -644,12 +646,17 @@ func (s *scene) removeLike(ctx context.Context, client dynamic.ResourceInterface
 			}
 		}
 	}
+	deleted := s.undisturbed != nil // there, an attempt whose answer was lost may have done it
 	for _, name := range names {
 		err := client.Delete(ctx, name, metav1.DeleteOptions{})
 		s.removedNow(name) // whatever has become of the answer
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
+		deleted = deleted || err == nil
+	}
+	if !deleted {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: step.Object.GetKind()}, step.Object.GetName())
 	}
 	return nil
 }

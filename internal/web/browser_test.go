@@ -402,7 +402,9 @@ func TestBrowserExercise(t *testing.T) {
 	}
 	solution, err := task.Solution()
 	fatal.If(t, err)
-	fatal.If(t, task.WriteTree(ws, exercise.Work(ws), solution))
+	for name, data := range solution { // in place: the page looks at the copy now and then
+		testfile.Write(t, filepath.Join(task.Dir(exercise.Work(ws)), name), string(data))
+	}
 	press("check")
 	b.until(state + fmt.Sprintf(` === 'passed' && document.querySelector('#exercises summary').textContent.includes('1 of %d')`, len(tasks)))
 	b.click(`[data-action="progress"]`)

@@ -17,7 +17,7 @@ const load = once(async () => {
   for (const one of $$('[data-edit]')) one.addEventListener('click', () => doTask(one.dataset.edit, editedStep(shown.path), taskOf(shown)));
   $('#take-disk').addEventListener('click', () => inTurn(shown, settle, false));
   $('#keep-mine').addEventListener('click', () => inTurn(shown, settle, true));
-  setInterval(() => look().catch(() => {}), 2000); // a page that has lost its server says so elsewhere
+  setInterval(look, 2000);
 });
 
 function language(path) {
@@ -175,8 +175,8 @@ const read = (path) => api(`/api/edit?path=${encodeURIComponent(path)}`).then((d
 // inTurn reads or writes a file on the disk after what was asked for before: each begins with the hash that the last one has left.
 const inTurn = (file, f, ...args) => (file.turn = file.turn.catch(() => {}).then(() => f(file, ...args)));
 const save = (file) => inTurn(file, write);
-// look asks whether somebody else has written the file that is shown.
-const look = async () => shown && !document.hidden && inTurn(shown, compare);
+// look asks whether somebody else has written the file that is shown. A page that has lost its server says so elsewhere.
+const look = () => shown && !document.hidden && inTurn(shown, compare).catch(() => {});
 
 async function write(file) {
   const { path } = file;
