@@ -436,6 +436,9 @@ func checkRetry(c *check.C) {
 			if writers == "1" && check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "configmaps", Name: "counter"})) >= 3 {
 				c.Mistake("get outside of the closure", "a Get after each Update that was refused with 409", "three Updates in a row were refused, without a Get between them")
 			}
+			if writers == "1" && check.Conflicts("create", p.Requests(faultproxy.Match{Resource: "configmaps"})) >= 3 {
+				c.Mistake("get outside of the closure", "a Get after a Create that was refused with 409", "three Creates in a row were refused, without a Get between them")
+			}
 			if program.Ended() {
 				return nil
 			}
@@ -472,6 +475,7 @@ func checkRetry(c *check.C) {
 	one, counter := count("1", "3")
 	lost := counter.Labels["others"] == "" || counter.Annotations["others"] == ""
 	data := counter.Data
+	added := len(slices.DeleteFunc(p.Requests(updates), func(r faultproxy.Request) bool { return r.Code != http.StatusOK }))
 	var last faultproxy.Request
 	if requests := p.Requests(faultproxy.Match{Resource: "configmaps"}); len(requests) > 0 {
 		last = requests[len(requests)-1]
@@ -493,6 +497,8 @@ func checkRetry(c *check.C) {
 			c.Mistake("rest of the object lost", want, held)
 		}
 		c.Mistake("lost update", want, held)
+	case data["count"] == "12" && added == 2:
+		c.Mistake("refusal taken for success", want, held+", after two Updates")
 	case held != want:
 		c.Fail(want, held)
 	case lost:
@@ -553,6 +559,12 @@ func checkRetry(c *check.C) {
 		}
 	})
 	unread.Remove()
+
+	// With two rounds, whoever begins with a Create needs another request in the second one.
+	first := faultproxy.Match{Resource: "configmaps", Name: "counter", If: func(r faultproxy.Request) bool { return r.Verb != "delete" }}
+	if r := c.InterruptAt(first, testenv.Command{Path: program, Args: []string{"-writers", "1", "-rounds", "2"}}); !strings.Contains(r.Stderr, "writer 0: ") { // which count says of an error of addOne
+		c.Mistake("success that was none", "an error of addOne, whose first attempt SIGINT has ended", "addOne has returned nil:\n"+r.Stderr)
+	}
 
 	four, counter := count("4", "5")
 	if got := counter.Data["count"]; got != "20" {

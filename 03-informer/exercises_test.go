@@ -249,10 +249,21 @@ func checkRepair(c *check.C) {
 	case err != nil:
 		l.Fail(again+", and round=500", l.output(err))
 	}
-	l.paused()
+	// Nor is a watch that ends at once, without an event.
+	empty := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Watches, Fault: faultproxy.End, Times: 2})
+	l.proxy.Cut(faultproxy.Watches)
+	if err := l.until(patience(), func(context.Context) error {
+		if empty.Struck() < 2 {
+			return errors.New("no such request")
+		}
+		return nil
+	}); err != nil {
+		l.Fail("another watch after one that has ended at once", l.output(err))
+	}
 
 	l.set("round", "410")
 	l.mustPrint("round=410\n")
+	l.paused()
 	resumes := func(r faultproxy.Request) bool {
 		query, err := url.ParseQuery(r.Query)
 		return r.Verb == "watch" && err == nil && query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0"
@@ -358,13 +369,21 @@ func checkRepair(c *check.C) {
 func toEnd() time.Duration { return min(patience(), 20*time.Second) }
 
 // paused ends the check if the program has not waited before it repeated a request that was
-// answered by 500. It is to wait for a second, of which this asks half.
+// answered by 500, or ended at once. It is to wait for a second, of which this asks half.
 func (l *learner) paused() {
 	l.T.Helper()
 	all := l.proxy.Requests(faultproxy.Match{})
 	for i, r := range all[:len(all)-1] {
-		if pause := between(r, all[i+1]); r.Code == http.StatusInternalServerError && pause < time.Second/2 {
-			l.Mistake("no pause", "a pause of a second between "+r.String()+" and the next request", pause.Round(time.Millisecond).String())
+		pause := between(r, all[i+1])
+		if pause >= time.Second/2 {
+			continue
+		}
+		expected, held := "a pause of a second between "+r.String()+" and the next request", pause.Round(time.Millisecond).String()
+		switch {
+		case r.Code == http.StatusInternalServerError:
+			l.Mistake("no pause", expected, held)
+		case slices.Contains(r.Faults, faultproxy.End):
+			l.Mistake("no pause after an empty watch", expected, held)
 		}
 	}
 }

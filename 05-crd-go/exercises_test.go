@@ -303,8 +303,12 @@ func checkStatus(c *check.C) {
 	switch {
 	case p.Count(ours) == 0 && updates > 1:
 		c.Mistake("update used", failed, held)
+	case check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "healthcheckpolicies*", Name: "crud"})) > 1:
+		c.Mistake("get outside of the closure", "a Get after each write that was refused with 409", "writes in a row were refused, without a Get between them")
 	case r.ExitCode != 0 && conflict:
 		c.Mistake("gave up at a conflict", "another try after the 409", "exit code 1: "+r.Stderr)
+	case r.ExitCode != 0 && strings.Contains(r.Stderr, "Duplicate value"):
+		c.Mistake("condition appended", "a second report in the condition Compliant that is there", "exit code 1: "+r.Stderr)
 	case r.ExitCode != 0:
 		c.Failf("exit code 0", "exit code %d: %s", r.ExitCode, r.Stderr)
 	case field(last, "status", "statistics", "pods", "failed") != int64(4) || field(last, "status", "statistics", "pods", "passed") != int64(43):
@@ -357,6 +361,14 @@ func checkStatus(c *check.C) {
 	if want := "resourceVersion " + stored.GetResourceVersion(); strings.TrimSpace(r.Stdout) != want {
 		c.Failf("report returns the policy as it is stored also where it writes nothing, with "+want, "%s%s", r.Stdout, r.Stderr)
 	}
+	c.Must(patch(c.Context(), `{"spec": {"requiredProbes": ["startup"]}}`))
+	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
+	again, err = policies.Get(c.Context(), "crud", metav1.GetOptions{})
+	c.Must(err)
+	if observed := field(again, "status", "observedGeneration"); r.ExitCode != 0 || observed != again.GetGeneration() {
+		held := fmt.Sprintf("generation %d, observedGeneration %v, exit code %d\n%s", again.GetGeneration(), observed, r.ExitCode, r.Stderr)
+		c.Mistake("only the counts compared", "observedGeneration is the generation, after the spec has changed and the counts have not", held)
+	}
 	c.Must(policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}))
 
 	p = c.Proxy()
@@ -370,6 +382,13 @@ func checkStatus(c *check.C) {
 		c.Failf(gaveUp+", which report returns", "exit code %d\n%s", r.ExitCode, r.Stderr)
 	case p.Count(ours) > 1:
 		c.Failf(gaveUp+", which report returns at once, because it is no conflict", "%d writes of the status", p.Count(ours))
+	}
+
+	first := faultproxy.Match{Resource: "healthcheckpolicies*", Name: "crud", If: func(r faultproxy.Request) bool {
+		return r.Verb == "get" || strings.HasSuffix(r.Resource, "/status")
+	}}
+	if r := c.InterruptAt(first, testenv.Command{Path: program}); r.ExitCode != 1 || !strings.Contains(r.Stderr, "crud: updating the status: ") { // which run says of an error of report
+		c.Mistake("success that was none", "an error of report, whose first attempt SIGINT has ended", fmt.Sprintf("exit code %d\n%s", r.ExitCode, r.Stderr))
 	}
 
 	if err := policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) { // run has not come that far
@@ -545,6 +564,8 @@ func checkKeepUnknown(c *check.C) {
 	const all = "joanna,bert,anna"
 	const want = "reviewers " + all
 	switch got := o.GetAnnotations()[reviewers]; {
+	case check.Conflicts("update", p.Requests(faultproxy.Match{Resource: "healthcheckpolicies", Name: "x"})) > 1:
+		c.Mistake("get outside of the closure", "a Get after each write that was refused with 409", "writes in a row were refused, without a Get between them")
 	case r.ExitCode != 0 && strings.Contains(r.Stderr, "the object has been modified"):
 		c.Mistake("gave up at a conflict", want+", after bert was faster", held+"\n"+r.Stderr)
 	case r.ExitCode != 0:
@@ -579,6 +600,10 @@ func checkKeepUnknown(c *check.C) {
 		case r.ExitCode != 0 || o.GetAnnotations()[reviewers] != "anna":
 			c.Failf(want, "annotations %s, exit code %d\n%s", text(o.GetAnnotations()), r.ExitCode, r.Stderr)
 		}
+	}
+	interrupted := c.InterruptAt(faultproxy.Match{Resource: "healthcheckpolicies", Name: "x"}, testenv.Command{Path: program, Args: []string{"-resource", resource, "x"}})
+	if interrupted.ExitCode != 1 || !strings.Contains(interrupted.Stderr, "review: reviewing x: ") { // which run says of an error of review
+		c.Mistake("success that was none", "an error of review, whose first attempt SIGINT has ended", fmt.Sprintf("exit code %d\n%s%s", interrupted.ExitCode, interrupted.Stdout, interrupted.Stderr))
 	}
 	for _, when := range []string{"", ", also where nothing is written"} {
 		r := c.Run(testenv.Command{Path: program, Env: []string{"REVIEW_ONCE=" + resource, "KUBECONFIG=" + p.Kubeconfig}})

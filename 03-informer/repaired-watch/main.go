@@ -103,11 +103,11 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 		for event := range w.ResultChan() {
 			cm, ok := event.Object.(*corev1.ConfigMap)
 			if !ok {
-				if err := apierrors.FromObject(event.Object); expired(err) {
+				err := apierrors.FromObject(event.Object)
+				if expired(err) {
 					version = ""
-				} else {
-					pause(ctx, err)
 				}
+				pause(ctx, err)
 				break // nothing comes after an ERROR
 			}
 			events++

@@ -352,6 +352,17 @@ func (c *C) Start(command testenv.Command) *testenv.Process {
 	return p
 }
 
+// InterruptAt is Env.InterruptAt for a program that has to end by that.
+func (c *C) InterruptAt(m faultproxy.Match, command testenv.Command) testenv.Result {
+	c.T.Helper()
+	command.Timeout = Patience(20 * time.Second)
+	r := c.Env.InterruptAt(m, command)
+	if r.TimedOut {
+		c.Fail("an end after SIGINT", "it still runs")
+	}
+	return r
+}
+
 // Until polls until f returns nil. It returns f's last error after timeout, or a
 // second after a panic in the files that are checked: f may know that panic. It ends
 // the check as soon as a program says that the task is not done.
