@@ -67,6 +67,27 @@ func TestAnEvictionCostsFewRequests(t *testing.T) {
 	}
 }
 
+// A server that is busy says so once, and is not asked about all the other pods meanwhile.
+func TestABusyServerIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	const pause = 3 * time.Second
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for i := range 20 {
+		f.pod(fmt.Sprintf("pod-%02d", i), withoutProbes, owned)
+	}
+	busy := f.Inject(faultproxy.Rule{Match: dryRuns, Fault: faultproxy.Answer, Code: 429, RetryAfter: pause, Times: -1})
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	f.Struck(busy, 2)
+	busy.Remove()
+	asked := f.Proxy.Requests(dryRuns)
+	if between := asked[1].Started.Sub(asked[0].Started.Add(asked[0].Took)); between < pause {
+		t.Errorf("after a Retry-After of %s, the next question came after %s: %v", pause, between, asked[:2])
+	}
+	f.expectEvicted(1)
+}
+
 // Nobody asks about a pod whose budget says no. The budget's next event brings the eviction.
 func TestABudgetThatAllowsWakesThePolicy(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func (w waitForServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		case <-timer.C:
 		case <-r.Context().Done():
 			timer.Stop()
-			return nil, err
+			return nil, r.Context().Err() // and not err, after which the informer would wait once more
 		}
 	}
 }

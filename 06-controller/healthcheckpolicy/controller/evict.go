@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -54,8 +55,10 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 			p.waits(pod, o, left)
 		case left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID]:
 			brake.asked[pod.UID] = true
-			if !p.went(c.postEviction(ctx, pod, metav1.DryRunAll), request) {
-				held = true
+			err := c.postEviction(ctx, pod, metav1.DryRunAll)
+			held = !p.went(err, request)
+			if held && answerOf(err) == tryAgain && (loop.RetryAfter(err) > 0 || errors.Is(err, context.DeadlineExceeded)) {
+				return true // a server that is busy, or does not answer, would be asked about each of them
 			}
 		}
 		if held {
