@@ -34,6 +34,7 @@ at_exit() {
 }
 
 faults_end() {
+  [[ ${#FAULTS_PIDS[@]} -gt 0 ]] || return 0 # or wait would wait for your own
   kill "${FAULTS_PIDS[@]}" 2>/dev/null
   local pid tries=0
   for pid in "${FAULTS_PIDS[@]}"; do # one that ignores the signal must not keep the shell
@@ -115,9 +116,9 @@ start() {
   : >"$FAULTS/$name" # also if it cannot be built
   # Not go run, which leaves the program alone when it is killed itself.
   if [[ -f $FAULTS_STEP/$program/go.mod ]]; then # a project of its own
-    go -C "$FAULTS_STEP/$program" build -o "$FAULTS_BIN/$program" ./cmd || return 1
+    go -C "$FAULTS_STEP/$program" build -o "$FAULTS_BIN/$program" ./cmd || { false & return 1; } # or $! would be another program
   else
-    go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || return 1
+    go build -o "$FAULTS_BIN/" "./$FAULTS_STEP/$program" || { false & return 1; }
   fi
   KUBECONFIG=$FAULTY in_background "$name" "$FAULTS_BIN/$program" -namespace "$FAULTS_NAMESPACE" "${@:2}"
 }

@@ -193,8 +193,13 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		before = &status
 	}
 	c.seen = nil
-	if before.State == Ready {
+	switch before.State {
+	case Ready:
 		return nil
+	case Absent: // what was to stay has gone in another way
+		if err := os.RemoveAll(c.keepFile()); err != nil {
+			return err
+		}
 	}
 	if err := c.p.up(ctx, *before, out); err != nil {
 		return err
@@ -237,14 +242,14 @@ func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err e
 		return err
 	}
 	if !always {
-		if used, err := c.used(); err != nil {
+		if kept, err := c.kept(); err != nil {
 			return err
-		} else if used {
+		} else if kept {
 			fmt.Fprintf(out, "The %s cluster stays, because another command uses it; make down removes it\n", c.Name())
 			return nil
 		}
 	}
-	return c.p.down(ctx, out)
+	return errors.Join(os.RemoveAll(c.keepFile()), c.p.down(ctx, out))
 }
 
 // Parts is what Up needs that was built or pulled.
@@ -354,11 +359,19 @@ func lock(ctx context.Context, ws workspace.Workspace, out io.Writer) (unlock fu
 	return acquire(ctx, flock.New(ws.Path("lock")), out, "Another command of this clone is changing its cluster; waiting for it to end")
 }
 
+// noLock says what to do about a file that cannot be locked.
+func noLock(path string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf(`%w: a command has run here as another user, such as root. Give the clone back to you: sudo chown -R "$USER" %q`, err, filepath.Dir(path))
+	}
+	return fmt.Errorf("locking %s: %w", path, err)
+}
+
 // acquire takes a lock. If somebody else has it, it says so, and waits.
 func acquire(ctx context.Context, l *flock.Flock, out io.Writer, busy string) (unlock func() error, waited bool, err error) {
 	ok, err := l.TryLock()
 	if err != nil {
-		return nil, false, fmt.Errorf("locking %s: %w", l.Path(), err)
+		return nil, false, noLock(l.Path(), err)
 	}
 	if !ok {
 		fmt.Fprintln(out, busy)

@@ -493,14 +493,28 @@ func (k *kind) down(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if len(nodes) > 0 {
-		// Not through kind, which is not built where its first use failed.
-		if _, err := e.Run(ctx, append([]string{"rm", "--force", "--volumes"}, nodes...)...); err != nil {
-			return err
-		}
-	}
 	if len(nodes) == 0 && errors.Is(statErr, os.ErrNotExist) {
 		return nil
+	}
+	// Until they are gone: of a container that is being made, the engine says that there is none to remove, though it lists it.
+	if err := poll.Until(ctx, 200*time.Millisecond, time.Minute, func(ctx context.Context) error {
+		if len(nodes) == 0 {
+			return nil
+		}
+		// Not through kind, which is not built where its first use failed.
+		_, err := e.Run(ctx, append([]string{"rm", "--force", "--volumes"}, nodes...)...)
+		if err == nil {
+			nodes, err = k.nodes(ctx, e)
+		}
+		if err != nil {
+			return poll.Stop(err)
+		}
+		if len(nodes) > 0 {
+			return fmt.Errorf("%s still has %s", e.Name, strings.Join(nodes, ", "))
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	fmt.Fprintln(out, "kind cluster removed")
 	return os.RemoveAll(k.dir())

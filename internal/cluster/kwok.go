@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,11 +133,24 @@ func (k *kwok) clusterDir(elem ...string) string {
 	return k.dir(append([]string{".kwok", "clusters", k.ws.ID()}, elem...)...)
 }
 
+// commonConfig is what all clusters have in common.
+func (k *kwok) commonConfig() string {
+	return filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml")
+}
+
 // stamp identifies what the cluster is made of: same stamp, same cluster.
 func (k *kwok) stamp() (string, error) {
 	stamp, err := pinned.ControlPlane.Stamp(k.ws)
-	if err != nil || k.suffix == "" {
-		return stamp, err
+	if err != nil {
+		return "", err
+	}
+	config, err := os.ReadFile(k.commonConfig())
+	if err != nil {
+		return "", err
+	}
+	stamp += fmt.Sprintf("%x\n", sha256.Sum256(config))
+	if k.suffix == "" {
+		return stamp, nil
 	}
 	options, err := json.Marshal(k.options)
 	return stamp + string(options) + "\n", err
@@ -300,7 +314,7 @@ func (k *kwok) config() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	common := filepath.Join(k.ws.Root, "scripts", "controlplane", "kwok.yaml")
+	common := k.commonConfig()
 	config, err := os.ReadFile(common)
 	if err != nil {
 		return "", err

@@ -3,8 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -18,6 +18,20 @@ import (
 
 func (c *Cluster) useFile() string { return c.ws.Path("use", c.Name()) }
 
+// keepFile says that the cluster stays.
+func (c *Cluster) keepFile() string { return c.useFile() + ".keep" }
+
+// Keep has the cluster stay until Down, also if another command has made it. Call it between Up and Release.
+func (c *Cluster) Keep() error { return os.WriteFile(c.keepFile(), nil, 0o644) }
+
+// kept reports whether the cluster is to stay, by Keep or because another process uses it.
+func (c *Cluster) kept() (bool, error) {
+	if _, err := os.Stat(c.keepFile()); !errors.Is(err, fs.ErrNotExist) {
+		return true, err
+	}
+	return c.used()
+}
+
 // hold notes that this process uses the cluster.
 func (c *Cluster) hold() error {
 	if err := os.MkdirAll(filepath.Dir(c.useFile()), 0o755); err != nil {
@@ -27,7 +41,7 @@ func (c *Cluster) hold() error {
 		c.use = flock.New(c.useFile())
 	}
 	if ok, err := c.use.TryRLock(); err != nil || !ok {
-		return fmt.Errorf("locking %s: %w", c.useFile(), errors.Join(err, c.letGo()))
+		return noLock(c.useFile(), errors.Join(err, c.letGo()))
 	}
 	return nil
 }

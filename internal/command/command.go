@@ -111,6 +111,15 @@ func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, er
 	return c, c.Up(ctx, os.Stdout)
 }
 
+// stayUp is chooseUp for a command that leaves the cluster up.
+func stayUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Keep()
+}
+
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
 func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) error {
@@ -165,11 +174,14 @@ func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func up(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	c, err := chooseUp(ctx, ws)
+	c, err := stayUp(ctx, ws)
 	if err != nil {
 		return err
 	}
 	state, detail := c.State(ctx)
+	if state != cluster.Ready {
+		return fmt.Errorf("%s was ready and is %s again: %s; make up repairs it", c.Name(), state, detail)
+	}
 	fmt.Printf("%s is %s: %s\n  make shell   opens a shell with kubectl and KUBECONFIG set for it\n", c.Name(), state, detail)
 	return nil
 }
@@ -218,7 +230,7 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		fmt.Println("This terminal is such a shell already: kubectl and KUBECONFIG are set. Go on with the next command of the lesson.")
 		return nil
 	}
-	c, err := chooseUp(ctx, ws)
+	c, err := stayUp(ctx, ws)
 	if err != nil {
 		return err
 	}

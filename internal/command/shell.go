@@ -27,10 +27,11 @@ func shellArgs(ws workspace.Workspace, cluster, shell string, environ []string) 
 		}
 	}
 	fmt.Fprintf(&set, "PATH=%s:$PATH\n", proc.Quoted(ws.Bin("")))
+	set.WriteString("unalias -a\n") // with k=kubectl, for example, a lesson's function k would call itself
 	dir := ws.Path("shell", cluster)
 	if filepath.Base(shell) != "zsh" {
 		rc := filepath.Join(dir, "bashrc")
-		return []string{shell, "--rcfile", rc}, nil, write(rc, "if [[ -r ~/.bashrc ]]; then source ~/.bashrc; fi\n"+set.String())
+		return []string{shell, "--rcfile", rc}, nil, write(rc, "if [[ -r ~/.bashrc ]]; then source ~/.bashrc; fi\n"+set.String()+"set +o noclobber\n")
 	}
 	// zsh looks for its files in ZDOTDIR.
 	own := os.Getenv("ZDOTDIR")
@@ -46,7 +47,8 @@ func shellArgs(ws workspace.Workspace, cluster, shell string, environ []string) 
 		err = write(filepath.Join(dir, ".zshrc"), "if [[ -n $workshop_own ]]; then ZDOTDIR=$workshop_own; else unset ZDOTDIR; fi\nunset workshop_own\n"+
 			// What /etc/zshrc has derived from it, as on macOS.
 			"if [[ ${HISTFILE-} == "+proc.Quoted(dir)+"/* ]]; then HISTFILE=${ZDOTDIR:-$HOME}/.zsh_history; fi\n"+from(".zshrc")+set.String()+
-			"setopt interactivecomments\n") // the lessons' commands have comments, which an interactive zsh would take as arguments
+			// The lessons' commands have comments, which an interactive zsh would take as arguments, ^ in patterns of grep, and files that they write again.
+			"setopt interactivecomments noextendedglob clobber\n")
 	}
 	return []string{shell}, []string{"ZDOTDIR=" + dir}, err
 }

@@ -237,18 +237,18 @@ func TestAddedModulesAreKept(t *testing.T) {
 	first := read("work/go.mod")
 
 	// Without a module of the learner's own, newer versions come from another commit.
-	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0").Replace(first))
+	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0", "go 1.26.0", "go 1.27.0").Replace(first))
 	refresh()
 	if diff := cmp.Diff(first, read("work/go.mod")); diff != "" {
 		t.Errorf("go.mod (-first +now):\n%s", diff)
 	}
 
-	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0").Replace(first)+
+	write("work/go.mod", strings.NewReplacer("v0.36.3", "v0.37.0", "v0.50.0", "v0.51.0", "go 1.26.0", "go 1.26.1").Replace(first)+
 		"\nrequire example.com/one v1.0.0\n\nrequire (\n\texample.com/two v1.0.0 // indirect\n\texample.com/local v0.0.0\n)\n\nreplace example.com/local => ./local\n\nreplace golang.org/x/net => ../net\n\nexclude example.com/three v1.0.0\n\ntool example.com/one/cmd\n")
 	write("work/go.sum", "example.com/one v1.0.0 h1:b=\nk8s.io/api v0.36.3 h1:a=\n")
 	refresh()
 	mod, sum := read("work/go.mod"), read("work/go.sum")
-	for _, want := range []string{"k8s.io/api v0.36.3\n", "golang.org/x/net v0.51.0 // indirect\n", "example.com/one v1.0.0\n",
+	for _, want := range []string{"go 1.26.1\n", "k8s.io/api v0.36.3\n", "golang.org/x/net v0.51.0 // indirect\n", "example.com/one v1.0.0\n",
 		"example.com/two v1.0.0 // indirect\n", "example.com/local v0.0.0\n", "replace example.com/local => ./local\n",
 		"replace golang.org/x/net => ../net\n", "exclude example.com/three v1.0.0\n", "tool example.com/one/cmd\n"} {
 		if !strings.Contains(mod, want) {

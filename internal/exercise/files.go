@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"go/format"
+	goversion "go/version"
 	"io/fs"
 	"maps"
 	"os"
@@ -265,7 +266,7 @@ func parseModule(dir string) (*modfile.File, error) {
 
 // addModules adds to ours the modules that only theirs requires. The versions of what
 // ours requires itself stay; of what it requires indirectly, an added module may need
-// newer ones.
+// newer ones, and a newer Go.
 func addModules(ours, theirs *modfile.File) error {
 	have := map[string]*modfile.Require{workspace.Module: {}}
 	for _, r := range ours.Require {
@@ -285,6 +286,9 @@ func addModules(ours, theirs *modfile.File) error {
 	if len(added) > 0 { // else the newer ones are those of another commit of the workshop
 		for _, r := range newer {
 			errs = append(errs, ours.AddRequire(r.Mod.Path, r.Mod.Version))
+		}
+		if theirs.Go != nil && goversion.Compare("go"+theirs.Go.Version, "go"+ours.Go.Version) > 0 {
+			errs = append(errs, ours.AddGoStmt(theirs.Go.Version))
 		}
 	}
 	for _, r := range theirs.Replace {

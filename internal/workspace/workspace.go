@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/mod/modfile"
 )
@@ -36,7 +37,9 @@ type Workspace struct {
 
 // Find returns the clone that holds the current directory.
 func Find() (Workspace, error) {
-	start, err := os.Getwd()
+	// Not os.Getwd, which believes PWD: where case does not count in names, that has the one that was typed,
+	// and processes are known by the real one.
+	start, err := syscall.Getwd()
 	if err != nil {
 		return Workspace{}, err
 	}

@@ -49,8 +49,10 @@ start() {
     echo "This host lacks CAP_SYS_RESOURCE: containers run through scripts/docker/runc-wrapper.sh"
     options+=(--add-runtime "without-sys-resource=$PWD/scripts/docker/runc-wrapper.sh" --default-runtime without-sys-resource)
   fi
-  # A pid file of an engine that was killed would keep a new one from starting.
+  # Pid files of an engine that was killed, as when a container was stopped, would keep a new one from starting:
+  # by now another process may have that number.
   rm -f "$pidfile"
+  pgrep -x dockerd >/dev/null 2>&1 || rm -f /var/run/docker/containerd/containerd.pid
   setsid nohup dockerd --pidfile "$pidfile" "${options[@]}" </dev/null >"$state/dockerd.log" 2>&1 &
   for _ in {1..150}; do # thirty seconds; it takes about two
     if answers; then

@@ -175,12 +175,17 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		return "", err
 	}
 	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
+	made := filepath.Join(dir, fmt.Sprintf(".%s-%d", step.Name, os.Getpid())) // where go cannot rename, it copies
+	defer os.Remove(made)
 	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
 	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second,
-		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})
+		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", made, "./" + step.Name}})
 	done(err)
 	if err != nil {
 		return "", fmt.Errorf("compiling the checks of step %d: %w", step.Number, err)
+	}
+	if err := os.Rename(made, binary); err != nil {
+		return "", err
 	}
 	for _, file := range old {
 		if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) { // or another check has removed it
