@@ -34,14 +34,13 @@ at_exit() {
 }
 
 faults_end() {
-  [[ ${#FAULTS_PIDS[@]} -gt 0 ]] || return 0 # or wait would wait for your own
   kill "${FAULTS_PIDS[@]}" 2>/dev/null
   local pid tries=0
   for pid in "${FAULTS_PIDS[@]}"; do # one that ignores the signal must not keep the shell
     while kill -0 "$pid" 2>/dev/null && ((tries++ < 30)); do sleep 0.1; done
     kill -KILL "$pid" 2>/dev/null
   done
-  wait "${FAULTS_PIDS[@]}" 2>/dev/null
+  [[ ${#FAULTS_PIDS[@]} -eq 0 ]] || wait "${FAULTS_PIDS[@]}" 2>/dev/null # without one, it would wait for your own
   rm -rf "$FAULTS"
 }
 

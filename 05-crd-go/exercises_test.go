@@ -384,8 +384,8 @@ func checkStatus(c *check.C) {
 		c.Failf(gaveUp+", which report returns at once, because it is no conflict", "%d writes of the status", p.Count(ours))
 	}
 
-	first := faultproxy.Match{Resource: "healthcheckpolicies*", Name: "crud", If: func(r faultproxy.Request) bool {
-		return r.Verb == "get" || strings.HasSuffix(r.Resource, "/status")
+	first := faultproxy.Match{Resource: "healthcheckpolicies*", If: func(r faultproxy.Request) bool {
+		return r.Verb == "get" || r.Verb == "list" || strings.HasSuffix(r.Resource, "/status")
 	}}
 	if r := c.InterruptAt(first, testenv.Command{Path: program}); r.ExitCode != 1 || !strings.Contains(r.Stderr, "crud: updating the status: ") { // which run says of an error of report
 		c.Mistake("success that was none", "an error of report, whose first attempt SIGINT has ended", fmt.Sprintf("exit code %d\n%s", r.ExitCode, r.Stderr))
@@ -601,7 +601,7 @@ func checkKeepUnknown(c *check.C) {
 			c.Failf(want, "annotations %s, exit code %d\n%s", text(o.GetAnnotations()), r.ExitCode, r.Stderr)
 		}
 	}
-	interrupted := c.InterruptAt(faultproxy.Match{Resource: "healthcheckpolicies", Name: "x"}, testenv.Command{Path: program, Args: []string{"-resource", resource, "x"}})
+	interrupted := c.InterruptAt(faultproxy.Match{Resource: "healthcheckpolicies"}, testenv.Command{Path: program, Args: []string{"-resource", resource, "x"}})
 	if interrupted.ExitCode != 1 || !strings.Contains(interrupted.Stderr, "review: reviewing x: ") { // which run says of an error of review
 		c.Mistake("success that was none", "an error of review, whose first attempt SIGINT has ended", fmt.Sprintf("exit code %d\n%s%s", interrupted.ExitCode, interrupted.Stdout, interrupted.Stderr))
 	}

@@ -88,6 +88,24 @@ func TestABusyServerIsAskedOnce(t *testing.T) {
 	f.expectEvicted(1)
 }
 
+// One pod about which it always says so, as a webhook can, holds up no other.
+func TestOneBusyAnswerHoldsUpNoOtherPod(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for _, name := range []string{"a", "b", "c"} {
+		f.pod(name, withoutProbes, owned)
+	}
+	for _, name := range []string{"a", "b"} {
+		f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: name}, Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second, Times: -1})
+	}
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	if evicted := f.expectEvicted(1)[0]; evicted.Name != "c" {
+		t.Errorf("evicted: %s", evicted)
+	}
+}
+
 // Nobody asks about a pod whose budget says no. The budget's next event brings the eviction.
 func TestABudgetThatAllowsWakesThePolicy(t *testing.T) {
 	t.Parallel()

@@ -245,7 +245,7 @@ func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err e
 		if kept, err := c.kept(); err != nil {
 			return err
 		} else if kept {
-			fmt.Fprintf(out, "The %s cluster stays, because another command uses it; make down removes it\n", c.Name())
+			fmt.Fprintf(out, "The %s cluster stays, because another command uses it or has left it up; make down removes it\n", c.Name())
 			return nil
 		}
 	}

@@ -97,13 +97,21 @@ func (p *Proxy) Count(m faultproxy.Match) int {
 	return len(p.Requests(m))
 }
 
-// InterruptAt starts a program behind a proxy that stalls the requests that match, interrupts it at the
-// first one, and returns how it ended. The program gets -namespace and -kubeconfig before its other arguments.
-func (e *Env) InterruptAt(m faultproxy.Match, c Command) Result {
+// Stall starts a proxy that stalls the requests that match, and has a program use it: the program gets -namespace
+// and -kubeconfig before its other arguments.
+func (e *Env) Stall(m faultproxy.Match, c *Command) *Proxy {
 	e.t.Helper()
 	proxy := e.Proxy()
 	proxy.MustInject(faultproxy.Rule{Match: m, Times: -1, Fault: faultproxy.Stall})
 	c.Args = append([]string{"-namespace", e.Namespace, "-kubeconfig", proxy.Kubeconfig}, c.Args...)
+	return proxy
+}
+
+// InterruptAt starts a program behind a proxy that stalls the requests that match, interrupts it at the
+// first one, and returns how it ended. See Stall for its arguments.
+func (e *Env) InterruptAt(m faultproxy.Match, c Command) Result {
+	e.t.Helper()
+	proxy := e.Stall(m, &c)
 	p := e.Start(c)
 	e.Eventually(time.Minute, func(context.Context) error {
 		if proxy.Count(m) == 0 {

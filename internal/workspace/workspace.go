@@ -40,8 +40,11 @@ func Find() (Workspace, error) {
 	// Not os.Getwd, which believes PWD: where case does not count in names, that has the one that was typed,
 	// and processes are known by the real one.
 	start, err := syscall.Getwd()
+	if err == nil {
+		err = os.Setenv("PWD", start) // so that go and all others that are started agree
+	}
 	if err != nil {
-		return Workspace{}, err
+		return Workspace{}, fmt.Errorf("finding the current folder: %w", err)
 	}
 	for dir := start; ; dir = filepath.Dir(dir) {
 		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))

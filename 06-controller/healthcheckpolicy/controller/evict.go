@@ -36,7 +36,12 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 	left := brake.wait(p.policy, p.now, time.Now())
 	slices.SortFunc(p.failed, byAge)
 	usedUp := map[types.UID]bool{} // budgets that have refused in the state that the cache shows: somebody else has used them
-	for _, pod := range slices.Clone(p.failed) {
+	failed := slices.Clone(p.failed)
+	if i := slices.IndexFunc(failed, func(pod *pod) bool { return pod.UID == brake.stopped }); i >= 0 {
+		failed = slices.Concat(failed[i+1:], failed[:i+1]) // it holds up no other
+	}
+	brake.stopped = ""
+	for _, pod := range failed {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, pod, "")
 			continue
@@ -58,6 +63,7 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 			err := c.postEviction(ctx, pod, metav1.DryRunAll)
 			held = !p.went(err, request)
 			if held && answerOf(err) == tryAgain && (loop.RetryAfter(err) > 0 || errors.Is(err, context.DeadlineExceeded)) {
+				brake.stopped = pod.UID
 				return true // a server that is busy, or does not answer, would be asked about each of them
 			}
 		}
@@ -156,8 +162,9 @@ type brake struct {
 	last    time.Time // when the API server has last agreed to an eviction, or may have; on the process's own clock
 	ignored time.Time // a lastEvictionTime that does not count: its eviction was refused, or it lies in the future
 
-	asked map[types.UID]bool            // pods, since the last eviction
-	used  *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
+	asked   map[types.UID]bool            // pods, since the last eviction
+	used    *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
+	stopped types.UID                     // of the pod at which the last pass ended, because the server was busy
 }
 
 // wait returns how long a policy has to wait before its next eviction. The interval

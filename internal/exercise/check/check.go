@@ -352,15 +352,29 @@ func (c *C) Start(command testenv.Command) *testenv.Process {
 	return p
 }
 
-// InterruptAt is Env.InterruptAt for a program that has to end by that.
+// InterruptAt is Env.InterruptAt for a program that has to send such a request, and to end by the interrupt.
 func (c *C) InterruptAt(m faultproxy.Match, command testenv.Command) testenv.Result {
 	c.T.Helper()
-	command.Timeout = Patience(20 * time.Second)
-	r := c.Env.InterruptAt(m, command)
-	if r.TimedOut {
-		c.Fail("an end after SIGINT", "it still runs")
+	proxy := c.Stall(m, &command)
+	p := c.Start(command)
+	until := func(expected string, there func() bool) {
+		err := c.Until(Patience(20*time.Second), func(context.Context) error {
+			switch ended := p.Ended(); { // before the last look
+			case there():
+				return nil
+			case ended:
+				return poll.Stop(errors.New("it has ended"))
+			}
+			return errors.New("it still runs")
+		})
+		if err != nil {
+			c.Failf(expected, "%v:\n%s%s", err, p.Stdout(), p.Stderr())
+		}
 	}
-	return r
+	until("a request by which it begins", func() bool { return proxy.Count(m) > 0 })
+	c.Must(p.Signal(os.Interrupt))
+	until("an end after SIGINT", p.Ended)
+	return p.Wait()
 }
 
 // Until polls until f returns nil. It returns f's last error after timeout, or a

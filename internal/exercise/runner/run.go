@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/k8s-go/workshop/internal/cluster"
@@ -175,6 +177,15 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		return "", err
 	}
 	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
+	unfinished, err := filepath.Glob(filepath.Join(dir, "."+step.Name+"-*"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range unfinished { // of a check that was killed
+		if pid, err := strconv.Atoi(file[strings.LastIndex(file, "-")+1:]); err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			old = append(old, file)
+		}
+	}
 	made := filepath.Join(dir, fmt.Sprintf(".%s-%d", step.Name, os.Getpid())) // where go cannot rename, it copies
 	defer os.Remove(made)
 	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
