@@ -193,13 +193,8 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		before = &status
 	}
 	c.seen = nil
-	switch before.State {
-	case Ready:
+	if before.State == Ready {
 		return nil
-	case Absent: // what was to stay has gone in another way
-		if err := os.RemoveAll(c.keepFile()); err != nil {
-			return err
-		}
 	}
 	if err := c.p.up(ctx, *before, out); err != nil {
 		return err
@@ -242,14 +237,14 @@ func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err e
 		return err
 	}
 	if !always {
-		if kept, err := c.kept(); err != nil {
+		if used, err := c.used(); err != nil {
 			return err
-		} else if kept {
-			fmt.Fprintf(out, "The %s cluster stays, because another command uses it or has left it up; make down removes it\n", c.Name())
+		} else if used {
+			fmt.Fprintf(out, "The %s cluster stays, because another command uses it; make down removes it\n", c.Name())
 			return nil
 		}
 	}
-	return errors.Join(os.RemoveAll(c.keepFile()), c.p.down(ctx, out))
+	return c.p.down(ctx, out)
 }
 
 // Parts is what Up needs that was built or pulled.

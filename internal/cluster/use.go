@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -17,20 +16,6 @@ import (
 // happen under the lock of the clone, so nobody begins to use what is being removed.
 
 func (c *Cluster) useFile() string { return c.ws.Path("use", c.Name()) }
-
-// keepFile says that the cluster stays.
-func (c *Cluster) keepFile() string { return c.useFile() + ".keep" }
-
-// Keep has the cluster stay until Down, also if another command has made it. Call it between Up and Release.
-func (c *Cluster) Keep() error { return os.WriteFile(c.keepFile(), nil, 0o644) }
-
-// kept reports whether the cluster is to stay, by Keep or because another process uses it.
-func (c *Cluster) kept() (bool, error) {
-	if _, err := os.Stat(c.keepFile()); !errors.Is(err, fs.ErrNotExist) {
-		return true, err
-	}
-	return c.used()
-}
 
 // hold notes that this process uses the cluster.
 func (c *Cluster) hold() error {

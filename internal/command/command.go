@@ -111,15 +111,6 @@ func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, er
 	return c, c.Up(ctx, os.Stdout)
 }
 
-// stayUp is chooseUp for a command that leaves the cluster up.
-func stayUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
-	c, err := chooseUp(ctx, ws)
-	if err != nil {
-		return nil, err
-	}
-	return c, c.Keep()
-}
-
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
 func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) error {
@@ -174,7 +165,7 @@ func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func up(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	c, err := stayUp(ctx, ws)
+	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
 	}
@@ -230,7 +221,7 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		fmt.Println("This terminal is such a shell already: kubectl and KUBECONFIG are set. Go on with the next command of the lesson.")
 		return nil
 	}
-	c, err := stayUp(ctx, ws)
+	c, err := chooseUp(ctx, ws)
 	if err != nil {
 		return err
 	}
