@@ -88,7 +88,7 @@ func TestABusyServerIsAskedOnce(t *testing.T) {
 	f.expectEvicted(1)
 }
 
-// One pod about which it always says so, as a webhook can, holds up no other.
+// Pods about which it never says more, as with a webhook that is broken for them, hold up no other.
 func TestOneBusyAnswerHoldsUpNoOtherPod(t *testing.T) {
 	t.Parallel()
 	f := newPolicyTest(t)
@@ -96,8 +96,8 @@ func TestOneBusyAnswerHoldsUpNoOtherPod(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		f.pod(name, withoutProbes, owned)
 	}
-	for _, name := range []string{"a", "b"} {
-		f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: name}, Fault: faultproxy.Answer, Code: 429, RetryAfter: time.Second, Times: -1})
+	for name, code := range map[string]int{"a": 429, "b": 500} {
+		f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: name}, Fault: faultproxy.Answer, Code: code, RetryAfter: time.Second, Times: -1})
 	}
 	f.policy("example", specOf("kill", every(600)))
 	f.Start()

@@ -56,8 +56,8 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	if names := names(); !slices.ContainsFunc(names, pattern.MatchString) {
-		return fmt.Errorf("-run=%s matches none of the faults: %s", pattern, strings.Join(names, ", "))
+	if all := names(); !slices.ContainsFunc(all, pattern.MatchString) {
+		return fmt.Errorf("-run=%s matches none of the faults: %s", pattern, strings.Join(all, ", "))
 	}
 	if *seeds < 1 || *parallel < 1 {
 		return errors.New("-seeds and -parallel must be at least 1")

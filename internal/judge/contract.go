@@ -74,10 +74,13 @@ type Step struct {
 // String names the step's object as people do: "ConfigMap a".
 func (s Step) String() string {
 	if s.Object.GetName() == "" {
-		return "a " + s.Object.GetKind()
+		return "a " + s.what()
 	}
-	return s.Object.GetKind() + " " + s.Object.GetName()
+	return s.what()
 }
+
+// what is String without an article.
+func (s Step) what() string { return strings.TrimSpace(s.Object.GetKind() + " " + s.Object.GetName()) }
 
 // changes says whether the step does something, and does not only wait.
 func (s Step) changes() bool { return s.Verb != wait && s.Verb != gone }

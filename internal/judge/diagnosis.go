@@ -232,10 +232,10 @@ func waitedFor(f *failure, when string) (says, cure string) {
 		return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", f.cause, when), "events"
 	}
 	if f.step.Verb == remove && f.theirs {
-		return fmt.Sprintf("People found no %s to delete%s, though they make it: the controller has deleted it, or the step comes too early.", what, when), "level"
+		return fmt.Sprintf("People found no %s to delete%s, though they make it: the controller has deleted it, or the step comes too early.", f.step.what(), when), "level"
 	}
 	if f.step.Verb == remove {
-		return fmt.Sprintf("People found no %s to delete%s: it did not make it, or the contract asks for another.", strings.TrimPrefix(what, "a "), when), "create"
+		return fmt.Sprintf("People found no %s to delete%s: it did not make it, or the contract asks for another.", f.step.what(), when), "create"
 	}
 	if f.cause == nil {
 		return fmt.Sprintf("%s never came%s.", what, when), "create"

@@ -41,6 +41,7 @@ func TestDiagnosis(t *testing.T) {
 		"its status is behind":   {&Case{}, failure{kind: waited, theirs: true, step: step(wait, "Icecream", "x"), cause: step(patch, "Icecream", "x")}, "It did not act when Icecream x was changed"},
 		"keeps its finalizer":    {&Case{}, failure{kind: waited, theirs: true, step: step(gone, "Icecream", "x"), cause: step(remove, "Icecream", "x")}, "It does not let Icecream x go, which was deleted: it has put a finalizer there"},
 		"nothing to delete":      {&Case{}, failure{kind: waited, step: step(remove, "Deployment", ""), cause: step(apply, "Icecream", "x")}, "People found no Deployment to delete: it did not make it"},
+		"too early to delete":    {&Case{}, failure{kind: waited, theirs: true, step: step(remove, "Icecream", "x")}, "People found no Icecream x to delete, though they make it"},
 		"two of them":            {&Case{When: "after it was killed"}, failure{kind: differs, diff: second}, "It made a second Deployment (cone-*) after it was killed"},
 		"left over":              {cut, failure{kind: differs, diff: difference{extra: []entry{{Kind: "ConfigMap", Name: "a-copy"}}}}, "It left ConfigMap a-copy behind after its watches were cut"},
 		"missing":                {cut, failure{kind: differs, diff: difference{missing: []entry{{Kind: "ConfigMap", Name: "a-copy"}}}}, "ConfigMap a-copy is missing at the end after its watches were cut"},

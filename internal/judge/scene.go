@@ -625,7 +625,7 @@ func (s *scene) do(ctx context.Context, step Step, cause *Step) error {
 		return &failure{kind: waited, step: &ended, cause: &deleted, theirs: true, detail: "  " + err.Error()}
 	}
 	if missing && err != nil && ctx.Err() == nil {
-		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  " + step.where + ": there is no " + strings.TrimPrefix(step.String(), "a ")}
+		return &failure{kind: waited, step: &step, cause: cause, theirs: s.contract.theirs(step), detail: "  " + step.where + ": there is no " + step.what()}
 	}
 	return err
 }

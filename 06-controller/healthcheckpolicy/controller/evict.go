@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -62,9 +61,9 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 			brake.asked[pod.UID] = true
 			err := c.postEviction(ctx, pod, metav1.DryRunAll)
 			held = !p.went(err, request)
-			if held && answerOf(err) == tryAgain && (loop.RetryAfter(err) > 0 || errors.Is(err, context.DeadlineExceeded)) {
+			if answerOf(err) == tryAgain { // a server that is busy, or does not answer, would be asked about each of them
 				brake.stopped = pod.UID
-				return true // a server that is busy, or does not answer, would be asked about each of them
+				return true
 			}
 		}
 		if held {
@@ -164,7 +163,7 @@ type brake struct {
 
 	asked   map[types.UID]bool            // pods, since the last eviction
 	used    *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
-	stopped types.UID                     // of the pod at which the last pass ended, because the server was busy
+	stopped types.UID                     // of the pod at which the last pass ended, because the server could not say
 }
 
 // wait returns how long a policy has to wait before its next eviction. The interval

@@ -9,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/k8s-go/workshop/internal/cluster"
@@ -177,26 +175,17 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		return "", err
 	}
 	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
-	unfinished, err := filepath.Glob(filepath.Join(dir, "."+step.Name+"-*"))
+	temp, err := os.MkdirTemp(dir, ".build-") // on the disk of the binary, go moves it to its place; from another one it would copy
 	if err != nil {
 		return "", err
 	}
-	for _, file := range unfinished { // of a check that was killed
-		if pid, err := strconv.Atoi(file[strings.LastIndex(file, "-")+1:]); err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			old = append(old, file)
-		}
-	}
-	made := filepath.Join(dir, fmt.Sprintf(".%s-%d", step.Name, os.Getpid())) // where go cannot rename, it copies
-	defer os.Remove(made)
+	defer os.RemoveAll(temp)
 	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
-	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second,
-		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", made, "./" + step.Name}})
+	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ("GOTMPDIR=" + temp), Grace: 10 * time.Second,
+		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})
 	done(err)
 	if err != nil {
 		return "", fmt.Errorf("compiling the checks of step %d: %w", step.Number, err)
-	}
-	if err := os.Rename(made, binary); err != nil {
-		return "", err
 	}
 	for _, file := range old {
 		if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) { // or another check has removed it
