@@ -41,7 +41,7 @@ unset kubeconfig
 
 # Keys go into a folder that only you can enter, and curl is told in a file too:
 # everybody can see in the list of processes what is on a command line.
-PKI=$(mktemp -d)
+PKI=$(mktemp -d "${TMPDIR:-/tmp}/tmp.XXXXXXXXXX") # without that, macOS takes another folder
 at_exit "rm -rf $(printf %q "$PKI")"
 {
   echo silent

@@ -51,7 +51,7 @@ else
 fi
 FAULTS_STEP=${1:-03-informer}
 FAULTS_NAMESPACE=${WORKSHOP_PREFIX:-}workshop-${FAULTS_STEP%%-*}
-FAULTS=$(mktemp -d)
+FAULTS=$(mktemp -d "${TMPDIR:-/tmp}/tmp.XXXXXXXXXX") # without that, macOS takes another folder
 FAULTY=$FAULTS/kubeconfig
 FAULTS_PIDS=()
 FAULTS_BIN=$PWD/.workshop/lesson-${FAULTS_STEP%%-*} # stays, so that what has not changed is not linked again

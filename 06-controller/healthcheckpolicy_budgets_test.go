@@ -106,6 +106,81 @@ func TestOneBusyAnswerHoldsUpNoOtherPod(t *testing.T) {
 	}
 }
 
+// Nor do pods of which the eviction itself, or the read before it, always goes wrong.
+func TestOneFailedEvictionHoldsUpNoOtherPod(t *testing.T) {
+	t.Parallel()
+	real := faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "a", If: faultproxy.Request.Write}
+	for name, rule := range map[string]faultproxy.Rule{
+		"busy":   {Match: real, Code: 429, RetryAfter: time.Second},
+		"broken": {Match: real, Code: 500},
+		"unread": {Match: faultproxy.Match{Verb: "get", Resource: "pods", Name: "a"}, Code: 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newPolicyTest(t)
+			owned := f.controlled()
+			f.pod("a", withoutProbes, owned)
+			f.pod("b", withoutProbes, owned)
+			rule.Fault, rule.Times = faultproxy.Answer, -1
+			f.Inject(rule)
+			f.policy("example", specOf("kill", every(2)))
+			f.Start()
+			if evicted := f.expectEvicted(1)[0]; evicted.Name != "b" {
+				t.Errorf("evicted: %s", evicted)
+			}
+		})
+	}
+}
+
+// However many pods a webhook is broken for, the next one is asked about soon: not after a pause for each of them.
+func TestManyBrokenAnswersHoldUpNoOtherPod(t *testing.T) {
+	t.Parallel()
+	const broken = 16
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for i := range broken {
+		f.pod(fmt.Sprintf("broken-%02d", i), withoutProbes, owned)
+	}
+	f.pod("good", withoutProbes, owned)
+	f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "broken-*"}, Fault: faultproxy.Answer, Code: 500, Times: -1})
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	f.expectEvicted(1)
+	// Each failed pass waits longer: five take less than a second, and one for each pod ten minutes.
+	all := f.Proxy.Requests(faultproxy.Match{Verb: "create", Resource: "pods/eviction"})
+	if passes := len(all) / maxAskedInAPass; passes > broken/maxAskedInAPass+2 {
+		t.Errorf("%d requests for evictions until the good one was evicted", len(all))
+	}
+	if took := all[len(all)-1].Started.Sub(all[0].Started); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+const maxAskedInAPass = 4
+
+// Pods that end make no place for further questions.
+func TestPodsThatEndMakeNoPlaceForFurtherQuestions(t *testing.T) {
+	t.Parallel()
+	const candidates = 16
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	for i := range candidates {
+		f.pod(fmt.Sprintf("pod-%02d", i), withoutProbes, owned)
+	}
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	f.expect("example", counted(candidates-1, 0), hindered("Throttled", fmt.Sprintf("Throttled: %d pods", candidates-1)))
+	f.expectEvicted(1)
+	asked := f.Proxy.Requests(dryRuns)
+	for i, r := range asked[1:] {
+		fatal.If(t, f.pods.Delete(f.Context(), r.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		f.expect("example", counted(int32(candidates-2-i), 0))
+	}
+	if now := f.Proxy.Requests(dryRuns); len(now) != len(asked) {
+		t.Errorf("%d dry runs after those that were asked about had ended, %d before", len(now), len(asked))
+	}
+}
+
 // Nobody asks about a pod whose budget says no. The budget's next event brings the eviction.
 func TestABudgetThatAllowsWakesThePolicy(t *testing.T) {
 	t.Parallel()

@@ -220,6 +220,34 @@ func TestKillKeepsTheInterval(t *testing.T) {
 	}
 }
 
+// The API server takes long for the status that says when, so that the next process could count from too early.
+func TestKillKeepsTheIntervalAfterASlowStatus(t *testing.T) {
+	t.Parallel()
+	const interval = 5
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	f.pod("a", withoutProbes, owned)
+	f.pod("b", withoutProbes, owned)
+	slow := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "update", Resource: "healthcheckpolicies/status"}, Fault: faultproxy.CallAnswered,
+		Call: func(ctx context.Context, _ faultproxy.Request) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(4 * time.Second):
+			}
+			return ctx.Err()
+		}})
+	f.policy("example", specOf("kill", every(interval)))
+	f.Start()
+	f.expectEvicted(1)
+	f.Kill()
+	f.Struck(slow, 1)
+	f.Start()
+	all := f.expectEvicted(2)
+	if gap := all[1].Started.Sub(all[0].Started); gap < interval*time.Second {
+		t.Errorf("evicted again after %s, want %d s", gap, interval)
+	}
+}
+
 // The first try is refused. The second follows in the same second, so both have
 // the same lastEvictionTime, and that of the second counts.
 func TestKillKeepsTheIntervalAfterARefusal(t *testing.T) {

@@ -104,6 +104,9 @@ func TestIcecreamRenamesToAForeignName(t *testing.T) { icecreamtest.RenamesToAFo
 func TestIcecreamNamesAtMostAHundredNodes(t *testing.T) {
 	icecreamtest.NamesAtMostAHundredNodes(t, prepared)
 }
+func TestIcecreamRetiresWhatHasLostItsMark(t *testing.T) {
+	icecreamtest.RetiresWhatHasLostItsMark(t, prepared)
+}
 func TestIcecreamFollowsLabels(t *testing.T) { icecreamtest.FollowsLabels(t, prepared) }
 func TestIcecreamRetiresNothingOnAStaleSpec(t *testing.T) {
 	icecreamtest.RetiresNothingOnAStaleSpec(t, prepared)
@@ -157,19 +160,35 @@ func (f *icecreamTest) holdVanilla() {
 	})
 }
 
-// A namespace goes that many Deployments have been deleted in. One of the Icecreams finds that out for all.
+// A namespace goes in which many Deployments have been deleted, or in which many Icecreams are new. One or two of
+// the Icecreams find that out for all.
 func TestManyIcecreamsInANamespaceThatGoes(t *testing.T) {
 	t.Parallel()
+	for name, isNew := range map[string]bool{"new": true, "deleted": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manyInANamespaceThatGoes(t, isNew)
+		})
+	}
+}
+
+func manyInANamespaceThatGoes(t *testing.T, isNew bool) {
 	f := newIcecreamTest(t)
 	f.Start()
 	const many = 20
-	for n := range many {
-		f.create(fmt.Sprintf("vanilla-%d", n), fmt.Sprintf("cone-%d", n), 0)
+	made := 0 // POSTs before
+	create := func() {
+		for n := range many {
+			f.create(fmt.Sprintf("vanilla-%d", n), fmt.Sprintf("cone-%d", n), 0)
+		}
 	}
-	for n := range many {
-		f.until(fmt.Sprintf("vanilla-%d", n), icecreamtest.IsAvailable)
+	if !isNew {
+		create()
+		for n := range many {
+			f.until(fmt.Sprintf("vanilla-%d", n), icecreamtest.IsAvailable)
+		}
+		made = many
 	}
-	time.Sleep(2 * time.Second) // a Deployment that was made in the last second says that its namespace stays
 	going := make(chan struct{})
 	waits := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Call, Times: -1, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		select {
@@ -178,19 +197,59 @@ func TestManyIcecreamsInANamespaceThatGoes(t *testing.T) {
 		}
 		return ctx.Err()
 	}})
-	fatal.If(t, f.deployments.DeleteCollection(f.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	if isNew {
+		create()
+	} else {
+		fatal.If(t, f.deployments.DeleteCollection(f.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
 	f.Struck(waits, 1)
 	time.Sleep(time.Second) // the workers meet them all
 	fatal.If(t, f.Client.CoreV1().Namespaces().Delete(f.Context(), f.Namespace, metav1.DeleteOptions{}))
 	close(going)
 	if err := f.Hold(5*time.Second, func() error {
-		if n := len(f.requests("create", "deployments")) - many; n > 2 {
+		if n := len(f.requests("create", "deployments")) - made; n > 2 {
 			return fmt.Errorf("%d POSTs into a namespace that goes", n)
 		}
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
+}
+
+// A Deployment is in the way, and goes before the cache has shown it: no event ever tells of it.
+func TestIcecreamAfterADeploymentThatNoEventToldOf(t *testing.T) {
+	t.Parallel()
+	f := newIcecreamTest(t)
+	foreign := f.foreign("cone")
+	f.Start()
+	f.create("vanilla", "cone", 0)
+	f.until("vanilla", isRefused)
+	// The name is free for a moment, which wakes the controller. Its POST meets another one, of which the watch says nothing.
+	watch := faultproxy.Match{Verb: "watch*", Resource: "deployments"}
+	var held *faultproxy.Injection
+	met := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Call, Call: func(ctx context.Context, _ faultproxy.Request) error {
+		var err error
+		if held, err = f.Proxy.Inject(faultproxy.Rule{Match: watch, Fault: faultproxy.Hold, Times: -1}); err != nil {
+			return err
+		}
+		_, err = f.deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: foreign.Name}, Spec: foreign.Spec}, metav1.CreateOptions{})
+		return err
+	}})
+	fatal.If(t, f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}))
+	f.Struck(met, 1)
+	f.Eventually(time.Minute, func(context.Context) error {
+		if posts := f.requests("create", "deployments"); len(posts) == 0 || posts[0].Code != http.StatusConflict {
+			return fmt.Errorf("POSTs %v", posts)
+		}
+		return nil
+	})
+	time.Sleep(time.Second) // it has looked at what it met, and reported nothing new
+	fatal.If(t, f.deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}))
+	gone := f.Inject(faultproxy.Rule{Match: watch, Fault: faultproxy.ErrorEvent, Code: http.StatusGone}) // it lists anew, and sees neither
+	f.Proxy.Cut(watch)
+	held.Remove()
+	f.Struck(gone, 1)
+	f.until("vanilla", isAvailable)
 }
 
 // An Icecream is being deleted, which its watch does not say yet, and the name that it waits for becomes free.

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -252,6 +253,31 @@ func TestKeeperRotatesWithoutAnImmutableOne(t *testing.T) {
 	k.rotated(before)
 	if now := k.secret("b-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
 		t.Error("b has the certificate of the old CA")
+	}
+}
+
+// A Secret that has lost the label gets it back, or a rotation would leave it behind.
+func TestKeeperPutsItsLabelBack(t *testing.T) {
+	t.Parallel()
+	k := newKeeperTest(t)
+	k.asks("a", "a-tls", "")
+	k.Start()
+	before, leaf := k.secret("cert-keeper-ca"), k.secret("a-tls")
+	_, err := k.Client.CoreV1().Secrets(k.Namespace).Patch(k.Context(), "a-tls", types.MergePatchType, []byte(`{"metadata": {"labels": null}}`), metav1.PatchOptions{})
+	fatal.If(k.t, err)
+	k.Eventually(time.Minute, func(context.Context) error {
+		if now := k.secret("a-tls"); !maps.Equal(now.Labels, leaf.Labels) {
+			return fmt.Errorf("its labels are %v", now.Labels)
+		}
+		return nil
+	})
+	if now := k.secret("a-tls"); now.UID != leaf.UID || !bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
+		t.Error("it has another certificate")
+	}
+	k.rotate()
+	k.rotated(before)
+	if now := k.secret("a-tls"); bytes.Equal(now.Data["tls.crt"], leaf.Data["tls.crt"]) {
+		t.Error("it has the certificate of the old CA")
 	}
 }
 

@@ -31,13 +31,14 @@ serve() {
 registered() { sed "s/ADDRESS/$ADDRESS/" "08-webhooks/$1"; }
 
 in_force() {
-  local tries
-  for ((tries = 0; tries < 300; tries++)); do
+  local begun=$SECONDS touched='' said
+  until ((SECONDS - begun > 120)); do
     # An API server that looked just when the caBundle came may keep the configuration without it, until the next change.
-    ((tries == 100)) && kubectl annotate --overwrite mutatingwebhookconfigurations,validatingwebhookconfigurations "$FAULTS_NAMESPACE" again=yes &>/dev/null
-    [[ $(kubectl create --dry-run=server -o name -f - 2>/dev/null <<<"{apiVersion: controller.nicoleh.io/v1alpha1, kind: Icecream, metadata: {name: probe, namespace: $FAULTS_NAMESPACE}}") ]] && return
+    [[ -z $touched ]] && ((SECONDS - begun > 30)) && touched=yes && kubectl annotate --overwrite mutatingwebhookconfigurations,validatingwebhookconfigurations "$FAULTS_NAMESPACE" again=yes &>/dev/null
+    said=$(kubectl create --dry-run=server -o name -f - 2>&1 <<<"{apiVersion: controller.nicoleh.io/v1alpha1, kind: Icecream, metadata: {name: probe, namespace: $FAULTS_NAMESPACE}}") && return
     sleep 0.2
   done
+  echo "in_force: after two minutes still: $said" >&2
   return 1
 }
 

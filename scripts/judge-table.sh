@@ -44,7 +44,7 @@ fi
 {
   # shellcheck disable=SC2016 # Markdown
   printf '# Verdicts of the judge\n\nWritten by `make judge-table`: each controller of [controllers.tsv](controllers.tsv) at all its levels, or as far as its row there says, with seed %s and Kubernetes %s.\n' \
-    "${SEED:-1}" "$(sed -n 's,^\s*k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' scripts/controlplane/go.mod)"
+    "${SEED:-1}" "$(sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' scripts/controlplane/go.mod)"
   printf 'A case that failed is no verdict on a project: it says what would happen there, and each can be played again.\n\n'
   cat "$base/table"
 } >"$folder/VERDICTS.md"

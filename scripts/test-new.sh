@@ -32,7 +32,7 @@ make --no-print-directory -C "$base/clone" new GROUP=stable.example.org KIND=Wid
 mv "$base/clone" "$base/moved"
 
 # kind's own node image, unless one was built here, whose network is another one.
-image=workshop/node:$(sed -n 's,^\s*k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' scripts/controlplane/go.mod)
+image=workshop/node:$(sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' scripts/controlplane/go.mod)
 if docker image inspect "$image" >/dev/null 2>&1; then
   cat >"$base/kind.yaml" <<'END'
 kind: Cluster

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -36,6 +37,16 @@ func RetryAfter(err error) time.Duration {
 // maxSaid is how many bytes of a server's message are kept. Whoever writes a webhook decides on its length.
 const maxSaid = 1024
 
+// varying is what differs from one answer of a webhook to the next without a meaning: times, durations, and the
+// numbers of requests, as decimal, hexadecimal or a UUID. A word that only ends in a digit is a name.
+var varying = regexp.MustCompile(`\b(?:\d[\w.:+-]*|[0-9a-f]{8}[0-9a-f-]*)`)
+
+// SameWords reports whether two messages of the API server say the same, but for times and numbers. A
+// status that took over each of them would change with each try.
+func SameWords(a, b string) bool {
+	return varying.ReplaceAllString(a, "#") == varying.ReplaceAllString(b, "#")
+}
+
 // Refused returns what the server said if the same request will meet the same
 // answer again, until somebody changes something: a quota, a webhook, a policy, a
 // right that is missing. It is empty for every other error. A controller puts it
@@ -57,7 +68,7 @@ func Refused(err error) string {
 			return ""
 		case code == http.StatusUnauthorized: // nobody could write a status, either
 			return ""
-		case code == http.StatusNotFound, code == http.StatusTooManyRequests:
+		case code == http.StatusNotFound, code == http.StatusGone, code == http.StatusTooManyRequests:
 			return ""
 		case said == "" && s.Message == "":
 			said = fmt.Sprintf("%d %s", code, http.StatusText(code))

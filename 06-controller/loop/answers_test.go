@@ -142,3 +142,22 @@ func TestARefusalIsOneAlarm(t *testing.T) {
 		}
 	})
 }
+
+func TestSameWords(t *testing.T) {
+	for _, tc := range []struct {
+		a, b string
+		same bool
+	}{
+		{"no", "no", true},
+		{"no, at 2026-11-30T12:00:01.5Z", "no, at 2026-11-30T12:00:02.25Z", true},
+		{"denied after 3ms", "denied after 17ms", true},
+		{"request 4b2d0c1e-0000-4000-8000-00000000000a was denied", "request 0c1e4b2d-0000-4000-8000-00000000000b was denied", true},
+		{"used: pods=4, limited: pods=4", "used: pods=5, limited: pods=4", true},
+		{"exceeded quota: q1", "exceeded quota: q2", false},
+		{"no", "never", false},
+	} {
+		if got := SameWords(tc.a, tc.b); got != tc.same {
+			t.Errorf("SameWords(%q, %q) = %t", tc.a, tc.b, got)
+		}
+	}
+}

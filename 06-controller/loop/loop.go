@@ -285,8 +285,9 @@ func (l *Loop) alarmedBefore(key cache.ObjectName, err error) bool {
 	if said == "" {
 		return false
 	}
-	before, known := l.alarmed.Swap(key, said)
-	return known && before == said
+	before, _ := l.alarmed.Swap(key, said)
+	last, known := before.(string)
+	return known && SameWords(last, said)
 }
 
 // protected calls reconcile, and turns a panic into an error.

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"runtime"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,8 +43,22 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("looking for a route to %s: %w", server, err)
 	}
 	defer conn.Close()
-	fmt.Println(conn.LocalAddr().(*net.UDPAddr).IP)
+	own := conn.LocalAddr().(*net.UDPAddr).IP
+	if runtime.GOOS == "darwin" && !isNeighbour(own, server) {
+		fmt.Fprintf(os.Stderr, "address: the cluster's nodes run in a virtual machine. If nothing there reaches this machine at %s, use CLUSTER=kwok for this step.\n", own)
+	}
+	fmt.Println(own)
 	return nil
+}
+
+// isNeighbour says whether a machine is in the network of one of this machine's own addresses, and so not behind a
+// gateway, as the containers of Docker Desktop are.
+func isNeighbour(own net.IP, server string) bool {
+	networks, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(networks, func(a net.Addr) bool {
+		network, ok := a.(*net.IPNet)
+		return ok && network.IP.Equal(own) && network.Contains(net.ParseIP(server))
+	})
 }
 
 // machine returns where the API server runs: a node in kind's container, whose port is only

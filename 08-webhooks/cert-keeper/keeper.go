@@ -245,7 +245,7 @@ func (k *keeper) authority(ctx context.Context) (*corev1.Secret, *authority, err
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil, nil, nil
 	case apierrors.IsAlreadyExists(err):
-		foreign, err := k.foreign(ctx, k.ca)
+		foreign, err := k.foreign(ctx, k.ca, nil)
 		if err == nil && foreign {
 			err = fmt.Errorf("the Secret %s is somebody else's: choose another name with -ca", k.ca)
 		}
@@ -324,7 +324,7 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 			k.refuse(service, fmt.Errorf("the Secret %s is immutable: delete it, and there will be another one", name.Name))
 			return false, next, false, nil
 		}
-	} else if foreign, err := k.foreign(ctx, name); foreign || err != nil {
+	} else if foreign, err := k.foreign(ctx, name, service); foreign || err != nil {
 		if foreign {
 			k.refuse(service, somebodyElses(name.Name))
 			next = k.now().Add(patienceWithOthers)
@@ -385,14 +385,21 @@ func somebodyElses(secret string) error {
 }
 
 // foreign reports whether a Secret exists that the cache does not have, because it is somebody else's.
-// If it is ours, the cache is behind, and the error says so.
-func (k *keeper) foreign(ctx context.Context, name cache.ObjectName) (bool, error) {
+// If it is ours, the cache is behind, and the error says so. So it is if somebody has taken our label from
+// that of a Service, which gets it back: without, no rotation would wait for its certificate.
+func (k *keeper) foreign(ctx context.Context, name cache.ObjectName, service *corev1.Service) (bool, error) {
 	secret, err := k.secretsClient.Secrets(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("reading the Secret %s: %w", name, err)
+	case secret.Labels[caLabel] == "" && service != nil && metav1.IsControlledBy(secret, service) && secret.Type == corev1.SecretTypeTLS:
+		metav1.SetMetaDataLabel(&secret.ObjectMeta, caLabel, k.label())
+		if secret, err = k.secretsClient.Secrets(name.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: manager}); err != nil {
+			return false, fmt.Errorf("giving the Secret %s its label back: %w", name, err)
+		}
+		k.wrote(k.secrets, secret, "the label was gone")
 	case secret.Labels[caLabel] != k.label():
 		return true, nil
 	}

@@ -296,8 +296,12 @@ func showLessons(ws workspace.Workspace, prefix lesson.Prefix) error {
 	return nil
 }
 
-// lessonShell returns the reader's own shell if lessons work in it, else bash.
+// lessonShell returns the reader's own shell if lessons work in it, else the bash that doctor has looked at:
+// /bin/bash is older on macOS.
 func lessonShell(own string) string {
+	if own == "/bin/bash" {
+		return "bash"
+	}
 	switch filepath.Base(own) {
 	case "bash", "zsh":
 		return own

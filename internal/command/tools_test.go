@@ -33,7 +33,7 @@ func TestFirstCommandNamesTheOldTool(t *testing.T) {
 func TestLessonShell(t *testing.T) {
 	for own, want := range map[string]string{
 		"/usr/bin/zsh": "/usr/bin/zsh", "/opt/homebrew/bin/bash": "/opt/homebrew/bin/bash",
-		"/usr/bin/fish": "bash", "/bin/sh": "bash", "": "bash",
+		"/usr/bin/fish": "bash", "/bin/bash": "bash", "/bin/sh": "bash", "": "bash",
 	} {
 		if got := lessonShell(own); got != want {
 			t.Errorf("lessonShell(%q) = %q, want %q", own, got, want)

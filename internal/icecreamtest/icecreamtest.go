@@ -72,6 +72,7 @@ var Tests = map[string]func(t *testing.T, prepare New){
 	"names at most a hundred nodes":   NamesAtMostAHundredNodes,
 	"follows labels":                  FollowsLabels,
 	"retires nothing on a stale spec": RetiresNothingOnAStaleSpec,
+	"retires what has lost its mark":  RetiresWhatHasLostItsMark,
 }
 
 // Claims are what holds because of one guard each.
@@ -642,6 +643,21 @@ func PodOn(ice *v1alpha1.Icecream, node string) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: ptr.To(int64(0)),
 			Containers: []corev1.Container{{Name: "pause", Image: "workshop/pause:1"}}},
 	}
+}
+
+// RetiresWhatHasLostItsMark: ours is also a Deployment whose reference no longer says that we are its controller.
+// It goes, too, when the Icecream has another one.
+func RetiresWhatHasLostItsMark(t *testing.T, prepare New) {
+	t.Parallel()
+	f := prepare(t)
+	f.Start()
+	vanilla := f.Create("vanilla", "cone", 0)
+	f.Until("vanilla", IsAvailable)
+	f.Stop()
+	f.PatchDeployment("cone", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"controller.nicoleh.io/v1alpha1","kind":"Icecream","name":"vanilla","uid":%q}]}}`, vanilla.UID))
+	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
+	f.Start()
+	f.Gone("cone")
 }
 
 // RetiresNothingOnAStaleSpec: the user takes a change of the name back, and the controller does not hear of it.

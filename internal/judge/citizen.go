@@ -214,7 +214,11 @@ func refuseForGood(ctx context.Context, s *scene) error {
 		func(r faultproxy.Request) bool { return r.Started.Before(since) })
 	times := map[string]int{} // the same request
 	for _, r := range late {
-		times[r.Verb+" "+r.Path]++
+		name := ""
+		if o := sent(r); r.Verb == "create" && o != nil { // whose path does not name it
+			name = " " + o.GetName() + o.GetGenerateName()
+		}
+		times[r.Verb+" "+r.Path+name]++
 	}
 	for request, n := range times {
 		if tries := s.refusals(); n > mostLate {
@@ -282,10 +286,40 @@ func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructur
 		message, _ := fields["message"].(string)
 		return fields["status"] != "True" && message != ""
 	})
-	if bad || strings.Contains(string(status), token) {
+	if bad || strings.Contains(string(status), token) || s.saysMore(w, now.Object["status"]) {
 		return nil
 	}
 	return &failure{kind: silent, detail: fmt.Sprintf("  status: %s", status), step: &w.step, requests: s.refusals()}
+}
+
+// saysMore says whether a status has a message, a reason or an error, at its top or in a condition, that it does not
+// have where nothing is refused: Degraded=True is an error, too, and so is a message without any condition.
+func (s *scene) saysMore(w *ward, status any) bool {
+	usual := map[string]bool{"": true}
+	for _, e := range s.want {
+		if e.Kind == w.step.Object.GetKind() {
+			for _, text := range explanations(e.content["status"]) {
+				usual[text] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(explanations(status), func(text string) bool { return !usual[text] })
+}
+
+// explanations are the texts by which a status says how it is.
+func explanations(status any) (texts []string) {
+	fields, _ := status.(map[string]any)
+	for _, name := range []string{"message", "reason", "error", "lastError"} {
+		text, _ := fields[name].(string)
+		texts = append(texts, text)
+	}
+	conditions, _ := fields["conditions"].([]any)
+	for _, condition := range conditions {
+		c, _ := condition.(map[string]any)
+		message, _ := c["message"].(string)
+		texts = append(texts, message)
+	}
+	return texts
 }
 
 // failNowAndThen has somebody delete what the controller made, again and again, and lets the

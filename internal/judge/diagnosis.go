@@ -1,9 +1,11 @@
 package judge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -65,6 +67,7 @@ type failure struct {
 	diff        difference
 	theirs      bool // the step is about an object that people have made
 	code        int  // of an exit
+	allowed     string
 	hint        hint
 	restarted   bool // at rest, just before
 	requests    []faultproxy.Request
@@ -86,6 +89,7 @@ const (
 	mainPoint      // it writes the status to the main endpoint
 	letGo          // it removed its finalizer before it was done
 	gaveUp         // a write failed, and it did not try again
+	keeps          // it does not let an object go that was deleted
 
 	keyless       // its calls have no idempotency key
 	otherKey      // the same request had another key
@@ -169,7 +173,7 @@ func (c *Case) diagnosis(f *failure) (says, cure string) {
 	case endless:
 		return fmt.Sprintf("It did not end within %s of a SIGTERM%s: its workers do not stop, so a node would kill it.", endWithin, when), "wiring"
 	case badEnd:
-		return fmt.Sprintf("It ended with exit code %d after a SIGTERM%s, and not with 0: that is how a pod is asked to go, and no error.", f.code, when), "wiring"
+		return fmt.Sprintf("It ended with exit code %d after a SIGTERM%s, and not with %s: that is how a pod is asked to go, and no error.", f.code, when, cmp.Or(f.allowed, "0")), "wiring"
 	case undead:
 		return "Something of it still wrote after it had ended: a child process, or a request that nobody waited for.", "wiring"
 	case unwatched:
@@ -214,6 +218,14 @@ func (c *Case) diagnosis(f *failure) (says, cure string) {
 	return f.detail, ""
 }
 
+// same says whether people wait for something about what they have done something to.
+func (f *failure) same() bool {
+	return f.cause.Object.GetKind() == f.step.Object.GetKind() && f.cause.Object.GetName() == f.step.Object.GetName()
+}
+
+// ofItsOwn says whether that is an object that the controller made, and not one of people's own.
+func (f *failure) ofItsOwn() bool { return f.same() && !f.theirs }
+
 // waitedFor is about a step that was waited for in vain, and what people did before it.
 func waitedFor(f *failure, when string) (says, cure string) {
 	what := f.step.String()
@@ -228,7 +240,9 @@ func waitedFor(f *failure, when string) (says, cure string) {
 	if f.hint == deaf && f.theirs {
 		return fmt.Sprintf("It did not report on %s until something else woke it%s: it does not watch what it owns, or missed the event.", what, when), "repair"
 	}
-	if len(f.others) > 0 && !slices.ContainsFunc(append(f.others, f), func(o *failure) bool { return o.cause == nil || o.cause.Verb != patch }) {
+	changes := append(slices.Clone(f.others), f)
+	if len(f.others) > 0 && !slices.ContainsFunc(changes, func(o *failure) bool { return o.cause == nil || o.cause.Verb != patch || o.ofItsOwn() }) &&
+		slices.ContainsFunc(changes, func(o *failure) bool { return o.step.Verb == wait }) {
 		return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", f.cause, when), "events"
 	}
 	if f.step.Verb == remove && f.theirs {
@@ -240,10 +254,10 @@ func waitedFor(f *failure, when string) (says, cure string) {
 	if f.cause == nil {
 		return fmt.Sprintf("%s never came%s.", what, when), "create"
 	}
-	// What people have done something to, and wait for, is either their own object or one that the controller made.
-	same := f.cause.Object.GetKind() == f.step.Object.GetKind() && f.cause.Object.GetName() == f.step.Object.GetName()
-	made := same && !f.theirs
+	same, made := f.same(), f.ofItsOwn()
 	switch {
+	case f.hint == keeps:
+		return fmt.Sprintf("It does not let %s go, which was deleted%s: it has put a finalizer there, and does not remove it.", f.cause, when), "finalizer"
 	case f.cause.Verb == remove && f.step.Verb == gone && same:
 		return fmt.Sprintf("It does not let %s go, which was deleted%s: it has put a finalizer there, and does not remove it.", what, when), "finalizer"
 	case f.cause.Verb == remove && f.step.Verb == gone:
@@ -352,7 +366,7 @@ func (s *scene) evidence(f *failure) []faultproxy.Request {
 	if mapping, err := s.mapping(version, kind); kind != "" && err == nil {
 		var all, exact []faultproxy.Request
 		for _, r := range s.requests(writes) {
-			if !concerns(r, mapping) {
+			if !concerns(r, mapping) || s.meetsBystander(r, name) {
 				continue
 			}
 			if all = append(all, r); r.Name == name || r.Name == "" && len(f.diff.extra) > 0 {
@@ -374,6 +388,13 @@ func (s *scene) evidence(f *failure) []faultproxy.Request {
 		return found
 	}
 	return last(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Resource != "" }})
+}
+
+// meetsBystander says whether a create found what is somebody else's under its name, which is no mistake.
+func (s *scene) meetsBystander(r faultproxy.Request, wanted string) bool {
+	o := sent(r)
+	return r.Verb == "create" && r.Code == http.StatusConflict && o != nil && o.GetName() != wanted &&
+		slices.ContainsFunc(slices.Collect(maps.Values(s.bystanders)), func(b *unstructured.Unstructured) bool { return b.GetName() == o.GetName() })
 }
 
 func changedEntries(d difference) (all []entry) {
@@ -464,6 +485,8 @@ func (s *scene) whyWaited(ctx context.Context, f *failure) hint {
 		return mainPoint
 	case deleted && s.contract.theirs(*f.cause) && s.removedFinalizer(f.cause):
 		return letGo
+	case f.cause != nil && f.cause.Verb == remove && f.step.Verb == gone && !f.same() && s.isKept(ctx, f.cause):
+		return keeps
 	case deleted && !s.contract.theirs(*f.cause):
 		return s.touch(ctx, f.step)
 	case status && s.lastStatusFailed(o.GetAPIVersion(), o.GetKind(), o.GetName()):
@@ -494,8 +517,10 @@ func (s *scene) writesMainOnly(step *Step) bool {
 		if r.Resource != resource {
 			return false
 		}
-		o := sent(r)
-		status = status || o != nil && o.Object["status"] != nil
+		if o := sent(r); o != nil {
+			fields, _ := o.Object["status"].(map[string]any)
+			status = status || len(fields) > 0 // Go writes status: {} where there is none
+		}
 	}
 	return status
 }
@@ -509,6 +534,18 @@ func (s *scene) removedFinalizer(step *Step) bool {
 	return at >= 0 && (found[at].Verb == "update" || strings.Contains(string(found[at].Body), "finalizers"))
 }
 
+// isKept says whether the object of a step was deleted, and is still there.
+func (s *scene) isKept(ctx context.Context, step *Step) bool {
+	client, err := s.client(step.Object.GetAPIVersion(), step.Object.GetKind())
+	if err != nil || step.Object.GetName() == "" {
+		return false
+	}
+	there, err := client.Get(ctx, step.Object.GetName(), metav1.GetOptions{})
+	return err == nil && there.GetDeletionTimestamp() != nil && slices.ContainsFunc(there.GetFinalizers(), func(f string) bool {
+		return f != hold && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents
+	})
+}
+
 // lastStatusFailed says whether the last status that was sent for an object did not arrive.
 func (s *scene) lastStatusFailed(apiVersion, kind, name string) bool {
 	found, resource := s.about(apiVersion, kind, name)
@@ -516,7 +553,11 @@ func (s *scene) lastStatusFailed(apiVersion, kind, name string) bool {
 	return len(found) > 0 && found[len(found)-1].Code/100 != 2
 }
 
-const askFor = 4 * time.Second
+// How long a question to a controller that has failed may take. Whoever looks every few seconds is not dead.
+const (
+	askFor   = 4 * time.Second
+	probeFor = 10 * time.Second
+)
 
 // touch changes the owner of what was not made again, and sees whether that helps.
 func (s *scene) touch(ctx context.Context, missing *Step) hint {
@@ -546,6 +587,9 @@ func (s *scene) touch(ctx context.Context, missing *Step) hint {
 // lifeless makes a new object, and says whether the controller sends nothing at all because of it.
 func (s *scene) lifeless(ctx context.Context) bool {
 	step := s.contract.Scenario[0].Steps[0]
+	if w := cmp.Or(s.undisturbed, s).ward(); w != nil { // one for which there is something to do
+		step = w.step
+	}
 	if step.Verb != apply {
 		return false
 	}
@@ -555,7 +599,7 @@ func (s *scene) lifeless(ctx context.Context) bool {
 	if _, err := s.apply(ctx, step); err != nil {
 		return false
 	}
-	return poll.Until(ctx, 100*time.Millisecond, askFor, func(context.Context) error {
+	return poll.Until(ctx, 100*time.Millisecond, probeFor, func(context.Context) error {
 		if len(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
 			return r.Resource != "" && r.Resource != "leases" && !strings.HasPrefix(r.Verb, "watch") && r.Started.After(since)
 		}})) == 0 {

@@ -33,6 +33,11 @@ func TestDiagnosis(t *testing.T) {
 		"nothing for a new object": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(apply, "Icecream", "x")}, "It did not do what Icecream x asks for: Deployment x is not as it should be."},
 		"reacts to Added only": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(patch, "Icecream", "x"), others: []*failure{
 			{kind: waited, step: step(gone, "Deployment", "y"), cause: step(patch, "Icecream", "y")}}}, "It did not act when Icecream x was changed, nor at other changes: it reacts to new objects only"},
+		"two drifts": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(patch, "Deployment", "x"), others: []*failure{
+			{kind: waited, step: step(wait, "Service", "x"), cause: step(patch, "Service", "x")}}}, "It did not put right what somebody had changed in Deployment x"},
+		"two that are kept": {&Case{}, failure{kind: waited, step: step(gone, "Deployment", "x"), cause: step(patch, "Icecream", "x"), others: []*failure{
+			{kind: waited, step: step(gone, "Deployment", "y"), cause: step(patch, "Icecream", "y")}}}, "It kept Deployment x, which is no longer wanted"},
+		"keeps the owner":        {&Case{}, failure{kind: waited, hint: keeps, step: step(gone, "Deployment", "x"), cause: step(remove, "Icecream", "x")}, "It does not let Icecream x go"},
 		"loses a change":         {cut, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(patch, "Icecream", "x")}, "was changed after its watches were cut"},
 		"ignores deletion":       {&Case{}, failure{kind: waited, step: step(gone, "ConfigMap", "a-copy"), cause: step(remove, "ConfigMap", "a")}, "It left ConfigMap a-copy behind when ConfigMap a was deleted: it ignores deletions"},
 		"never takes away":       {&Case{}, failure{kind: waited, step: step(gone, "ConfigMap", "a-copy"), cause: step(patch, "ConfigMap", "a")}, "It kept ConfigMap a-copy, which is no longer wanted"},
@@ -82,6 +87,15 @@ func TestDiagnosis(t *testing.T) {
 		}
 		if cures[cure].heading == "" {
 			t.Errorf("%s has no cure", name)
+		}
+	}
+	// A create that finds a bystander is right to go on trying, and says nothing about what is waited for.
+	s := &scene{bystanders: map[string]*unstructured.Unstructured{"u": {Object: map[string]any{"metadata": map[string]any{"name": "foreign"}}}}}
+	for body, want := range map[string]bool{`{"metadata":{"name":"foreign"}}`: true, `{"metadata":{"name":"own"}}`: false} {
+		r := create409
+		r.Body = []byte(body)
+		if s.meetsBystander(r, "x") != want || s.meetsBystander(r, "foreign") {
+			t.Errorf("%s: %t", body, !want)
 		}
 	}
 	status := faultproxy.Request{Verb: "update", Resource: "icecreams/status"}

@@ -1,6 +1,8 @@
 package judge
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -157,7 +160,10 @@ func (l *lab) learn(ctx context.Context) error {
 		}
 	}
 	l.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(l.core.Discovery()))
-	return l.checkKinds()
+	if err := l.checkKinds(); err != nil {
+		return err
+	}
+	return l.checkFields(ctx)
 }
 
 // close leaves nothing behind: no cluster that was made here, and on somebody's cluster
@@ -250,26 +256,49 @@ func (l *lab) define(ctx context.Context) error {
 		return err
 	}
 	for _, file := range l.contract.CRDs {
-		data, err := os.ReadFile(file)
+		crds, err := readCRDs(file)
 		if err != nil {
 			return Unusable{err}
 		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(data, crd); err != nil {
-			return unusable("%s is no CustomResourceDefinition: %w", file, err)
-		}
-		_, err = client.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, crd, metav1.CreateOptions{})
-		switch {
-		case err == nil:
-			l.crds = append(l.crds, crd.Name)
-		case !apierrors.IsAlreadyExists(err):
-			return unusable("installing the CRD of %s: %w", file, err)
-		}
-		if err := crdwait.Established(ctx, l.config, crd.Name); err != nil {
-			return err
+		for _, crd := range crds {
+			_, err = client.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, crd, metav1.CreateOptions{})
+			switch {
+			case err == nil:
+				l.crds = append(l.crds, crd.Name)
+			case !apierrors.IsAlreadyExists(err):
+				return unusable("installing the CRD of %s: %w", file, err)
+			}
+			if err := crdwait.Established(ctx, l.config, crd.Name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// readCRDs reads the CRDs of a file, which may have several documents.
+func readCRDs(file string) (crds []*apiextensionsv1.CustomResourceDefinition, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return crds, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", file, err)
+		}
+		var content map[string]any
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := errors.Join(yaml.Unmarshal(document, &content), yaml.UnmarshalStrict(document, crd)); err != nil {
+			return nil, fmt.Errorf("%s is no CustomResourceDefinition: %w", file, err)
+		}
+		if len(content) > 0 { // and not comments alone
+			crds = append(crds, crd)
+		}
+	}
 }
 
 func (l *lab) mapping(apiVersion, kind string) (*meta.RESTMapping, error) {
@@ -309,6 +338,36 @@ func (l *lab) checkKinds() error {
 			errs = append(errs, fmt.Errorf("%s: the cluster has no %s %s: name the file of its CRD under crds (%w)", m.where, m.apiVersion, m.kind, err))
 		case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
 			errs = append(errs, fmt.Errorf("%s: a %s is in no namespace, and a case has nothing but a namespace", m.where, m.kind))
+		}
+	}
+	if len(errs) > 0 {
+		return Unusable{errors.Join(errs...)}
+	}
+	return nil
+}
+
+// checkFields complains about fields that people wait for, and that the kind does not have: it would
+// be the controller that is blamed. What people apply and patch is checked when they do.
+func (l *lab) checkFields(ctx context.Context) error {
+	steps := slices.Clone(l.contract.Hundred)
+	for _, t := range l.contract.Scenario {
+		steps = append(steps, t.Steps...)
+	}
+	var errs []error
+	for _, s := range steps {
+		if s.Verb != wait || l.contract.Outside.is(s.Object.GetAPIVersion(), s.Object.GetKind()) {
+			continue
+		}
+		mapping, err := l.mapping(s.Object.GetAPIVersion(), s.Object.GetKind())
+		if err != nil {
+			return err
+		}
+		probe := s.Object.DeepCopy()
+		probe.SetName("judge-probe")
+		// Whatever else is wrong with it, as what is missing, is no matter here.
+		_, err = l.dynamic.Resource(mapping.Resource).Namespace(metav1.NamespaceDefault).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: "Strict"})
+		if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "unknown field") {
+			errs = append(errs, fmt.Errorf("%s: %w", s.where, err))
 		}
 	}
 	if len(errs) > 0 {

@@ -2,7 +2,6 @@ package judge
 
 import (
 	"context"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -122,7 +120,7 @@ func sent(r faultproxy.Request) *unstructured.Unstructured {
 		o.Object = content
 		return o
 	}
-	if err := json.Unmarshal(r.Body, &o.Object); err != nil || o.Object == nil {
+	if err := yaml.Unmarshal(r.Body, &o.Object); err != nil || o.Object == nil { // an apply may be YAML, of which JSON is a part
 		return nil
 	}
 	return o
@@ -227,21 +225,19 @@ func storm(s *scene) (crash.During, error) {
 func (s *scene) sharedConditions() (map[schema.GroupResource]bool, error) {
 	shared := map[schema.GroupResource]bool{}
 	for _, file := range s.contract.CRDs {
-		data, err := os.ReadFile(file)
+		crds, err := readCRDs(file)
 		if err != nil {
 			return nil, err
 		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.Unmarshal(data, crd); err != nil {
-			return nil, err
-		}
-		for _, v := range crd.Spec.Versions {
-			if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-				continue
-			}
-			conditions := v.Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
-			if conditions.XListType != nil && *conditions.XListType == "map" && slices.Equal(conditions.XListMapKeys, []string{"type"}) {
-				shared[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = true
+		for _, crd := range crds {
+			for _, v := range crd.Spec.Versions {
+				if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+					continue
+				}
+				conditions := v.Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
+				if conditions.XListType != nil && *conditions.XListType == "map" && slices.Equal(conditions.XListMapKeys, []string{"type"}) {
+					shared[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}] = true
+				}
 			}
 		}
 	}

@@ -31,6 +31,7 @@ func TestSent(t *testing.T) {
 	}{
 		"JSON":              {`{"metadata":{"name":"d","ownerReferences":[{"uid":"u"}]}}`, "d"},
 		"protobuf":          {string(inProtobuf), "d"},
+		"YAML":              {"metadata:\n  name: d\n  ownerReferences: [{uid: u}]\n", "d"},
 		"a list of changes": {`[{"op":"remove","path":"/spec"}]`, ""},
 		"nothing":           {"", ""},
 		"nonsense":          {"k8s\x00no", ""},
@@ -106,7 +107,7 @@ func TestLost(t *testing.T) {
 func TestSharedConditions(t *testing.T) {
 	for list, want := range map[string]bool{"x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [type]": true, "x-kubernetes-list-type: atomic": false} {
 		file := filepath.Join(t.TempDir(), "crd.yaml")
-		text := "spec: {group: g, names: {plural: things}, versions: [{name: v1, schema: {openAPIV3Schema: {properties: {status: {properties: {conditions: {type: array, " + list + "}}}}}}}]}"
+		text := "# of two\n---\nspec: {group: h, names: {plural: others}}\n---\nspec: {group: g, names: {plural: things}, versions: [{name: v1, schema: {openAPIV3Schema: {properties: {status: {properties: {conditions: {type: array, " + list + "}}}}}}}]}"
 		fatal.If(t, os.WriteFile(file, []byte(text), 0o644))
 		s := &scene{lab: &lab{contract: &Contract{CRDs: []string{file}}}}
 		if got, err := s.sharedConditions(); err != nil || got[schema.GroupResource{Group: "g", Resource: "things"}] != want {

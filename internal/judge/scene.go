@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
@@ -36,7 +38,7 @@ import (
 )
 
 const (
-	startWithin = 30 * time.Second // until a command has opened a watch
+	startWithin = 30 * time.Second // until a command has opened a watch, or longer if that took long in the undisturbed run
 	endWithin   = 30 * time.Second // after SIGTERM: what a pod gets before it is killed
 	people      = "people"         // the field manager of what they do
 	prefix      = "judge-"         // of every namespace
@@ -96,7 +98,8 @@ type program struct {
 var writes = faultproxy.Match{If: isWrite}
 
 func isWrite(r faultproxy.Request) bool {
-	return r.Write() && r.Resource != "events" && r.Resource != "leases" && r.Group != authenticationv1.GroupName && r.Group != authorizationv1.GroupName
+	return r.Write() && r.Resource != "events" && r.Resource != "leases" && r.Group != authenticationv1.GroupName && r.Group != authorizationv1.GroupName &&
+		!bytes.Contains(r.Body, []byte(resourcelock.LeaderElectionRecordAnnotationKey))
 }
 
 // requests are those that have come through the proxy.
@@ -327,8 +330,9 @@ func (s *scene) launch(copy int) error {
 		return err
 	}
 	p, err := proc.Start(s.ctx, proc.Cmd{Path: "bash", Args: []string{"-c", replacing(command)}, Dir: s.ws.Root,
-		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG"), "KUBECONFIG="+s.kubeconfig,
-			"TMPDIR="+own)}) // one that is killed leaves its files
+		Env: append(workspace.Without(workspace.Environ(), "KUBECONFIG", "KUBECACHEDIR"), "KUBECONFIG="+s.kubeconfig,
+			"TMPDIR="+own, // one that is killed leaves its files
+			"KUBECACHEDIR="+filepath.Join(filepath.Dir(s.kubeconfig), "kubectl-cache"))}) // kubectl's, by the port of the proxy
 	if err != nil {
 		return err
 	}
@@ -383,7 +387,7 @@ func (s *scene) program(copy int) *program {
 func (s *scene) working(ctx context.Context) error {
 	began := time.Now()
 	open, since := 0, began
-	err := poll.Until(ctx, 50*time.Millisecond, startWithin, func(context.Context) error {
+	err := poll.Until(ctx, 50*time.Millisecond, max(startWithin, 3*s.usualStartup()), func(context.Context) error {
 		if n := s.Proxy.Open(faultproxy.Watches); n != open {
 			open, since = n, time.Now()
 		}
@@ -427,7 +431,7 @@ func (s *scene) kill(copy int) {
 func (s *scene) end(copy int) error {
 	p := s.program(copy)
 	// One that has just been started does not listen to signals yet.
-	_ = poll.Until(s.ctx, 20*time.Millisecond, 5*time.Second, func(context.Context) error {
+	_ = poll.Until(s.ctx, 20*time.Millisecond, max(5*time.Second, 3*s.usualStartup()), func(context.Context) error {
 		if len(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool { return r.Started.After(p.started) }})) == 0 {
 			return errors.New("it has sent nothing yet")
 		}
@@ -447,8 +451,12 @@ func (s *scene) end(copy int) error {
 	case <-time.After(endWithin):
 		return &failure{kind: endless, detail: p.log()}
 	}
-	if code := p.ShellCode(); code != s.contract.Exit {
-		return &failure{kind: badEnd, code: code, detail: p.log()}
+	if code := p.ShellCode(); code != 0 && code != s.contract.Exit {
+		allowed := "0"
+		if s.contract.Exit != 0 {
+			allowed = fmt.Sprintf("0 or %d", s.contract.Exit)
+		}
+		return &failure{kind: badEnd, code: code, allowed: allowed, detail: p.log()}
 	}
 	return nil
 }
@@ -456,10 +464,7 @@ func (s *scene) end(copy int) error {
 // patiently polls until the end of a patience, and for as much longer as the programs that were
 // started meanwhile need for that: an interpreter may take seconds, in which nothing is late.
 func (s *scene) patiently(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
-	var startup time.Duration
-	if s.undisturbed != nil {
-		startup = s.undisturbed.startup
-	}
+	startup := s.usualStartup()
 	for before := s.started(); ; {
 		err := poll.Until(ctx, 100*time.Millisecond, patience, f)
 		now := s.started()
@@ -468,6 +473,14 @@ func (s *scene) patiently(ctx context.Context, patience time.Duration, f func(co
 		}
 		patience, before = time.Duration(now-before)*startup, now
 	}
+}
+
+// usualStartup is what the programs of the undisturbed run needed to open their watches; 0 in that run itself.
+func (s *scene) usualStartup() time.Duration {
+	if s.undisturbed == nil {
+		return 0
+	}
+	return s.undisturbed.startup
 }
 
 // started is how often a program was started so far.

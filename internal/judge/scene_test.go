@@ -156,3 +156,34 @@ func TestGroupsOf(t *testing.T) {
 		}
 	}
 }
+
+// Leader election by annotation is as little work as that by a Lease.
+func TestLeaderElectionIsNoWrite(t *testing.T) {
+	r := faultproxy.Request{Verb: "update", Resource: "configmaps", Body: []byte(`{"metadata":{"annotations":{"control-plane.alpha.kubernetes.io/leader":"{}"}}}`)}
+	if isWrite(r) {
+		t.Error("it counts as a write")
+	}
+	if r.Body = []byte(`{"data":{"a":"b"}}`); !isWrite(r) {
+		t.Error("any other one does not")
+	}
+}
+
+// An error in the status counts in whatever words it comes, if they are not the usual ones.
+func TestSaysMore(t *testing.T) {
+	w := &ward{step: Step{Object: &objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}}")[0]}}
+	s := &scene{want: stateOf(objects(t, "{kind: A, apiVersion: v1, metadata: {name: b}, status: {message: made, conditions: [{type: Ready, status: 'True', message: fine}]}}"), nil, nil)}
+	for status, want := range map[string]bool{
+		"{}":                                           false,
+		"{message: made}":                              false,
+		"{replicas: 0, phase: Pending}":                false,
+		"{message: creating was refused}":              true,
+		"{phase: Failed, reason: CreateFailed}":        true,
+		"{conditions: [{type: Ready, message: fine}]}": false,
+		"{conditions: [{type: Degraded, status: 'True', message: cannot create it}]}": true,
+	} {
+		o := objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}, status: "+status+"}")[0]
+		if s.saysMore(w, o.Object["status"]) != want {
+			t.Errorf("%s: %t", status, !want)
+		}
+	}
+}

@@ -12,9 +12,11 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // An entry is an object of a state, without what differs from run to run.
@@ -42,7 +44,9 @@ func (s *scene) state(ctx context.Context) (state, error) {
 		objects = append(objects, list...)
 		leaveOut[r.Kind] = r.LeaveOut
 	}
-	objects = slices.DeleteFunc(objects, func(o unstructured.Unstructured) bool { return s.bystanders[string(o.GetUID())] != nil })
+	objects = slices.DeleteFunc(objects, func(o unstructured.Unstructured) bool {
+		return s.bystanders[string(o.GetUID())] != nil || o.GetAnnotations()[resourcelock.LeaderElectionRecordAnnotationKey] != ""
+	})
 	return stateOf(objects, leaveOut, s.contract.unnamed()), nil
 }
 
@@ -63,11 +67,22 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 	for _, o := range objects {
 		owners[o.GetUID()] = o.GetName()
 	}
+	// The controller's reference, or else, as hand-written clients often leave controller: true out, the first one.
+	ownerOf := func(o *unstructured.Unstructured) *metav1.OwnerReference {
+		if by := metav1.GetControllerOf(o); by != nil {
+			return by
+		}
+		refs := o.GetOwnerReferences()
+		if at := slices.IndexFunc(refs, func(r metav1.OwnerReference) bool { return owners[r.UID] != "" }); at >= 0 {
+			return &refs[at]
+		}
+		return nil
+	}
 	displayName := func(o unstructured.Unstructured) string {
 		if o.GetGenerateName() != "" {
 			return o.GetGenerateName() + "*"
 		}
-		if by := metav1.GetControllerOf(&o); by != nil && unnamed[o.GetKind()] && owners[by.UID] != "" {
+		if by := ownerOf(&o); by != nil && unnamed[o.GetKind()] && owners[by.UID] != "" {
 			return owners[by.UID] + "-*"
 		}
 		return o.GetName()
@@ -75,7 +90,7 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 	for _, o := range objects {
 		name := displayName(o)
 		names[string(o.GetUID())] = fmt.Sprintf("<uid of %s %s>", o.GetKind(), name)
-		if by := metav1.GetControllerOf(&o); name != o.GetName() && (by == nil || by.Name != o.GetName()) { // others name it, in their status for example
+		if by := ownerOf(&o); name != o.GetName() && (by == nil || by.Name != o.GetName()) { // others name it, in their status for example
 			names[o.GetName()] = name
 		}
 	}
@@ -90,6 +105,9 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 			delete(metadata, field)
 		}
 		ofOthers(content)
+		if o.GetAPIVersion() == "v1" && o.GetKind() == "Service" {
+			withoutAllocations(content)
+		}
 		metadata["name"] = displayName(o)
 		if o.GetDeletionTimestamp() != nil {
 			metadata["deletionTimestamp"] = "<time>"
@@ -104,6 +122,17 @@ func stateOf(objects []unstructured.Unstructured, leaveOut map[string][][]string
 		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(text(a.content), text(b.content)))
 	})
 	return st
+}
+
+// withoutAllocations takes away the addresses and ports that the API server has chosen for a Service.
+func withoutAllocations(service map[string]any) {
+	spec, _ := service["spec"].(map[string]any)
+	if spec["clusterIP"] != corev1.ClusterIPNone {
+		delete(spec, "clusterIP")
+		delete(spec, "clusterIPs")
+	}
+	delete(spec, "healthCheckNodePort")
+	without(spec, []string{"ports", "*", "nodePort"})
 }
 
 // ofOthers takes away what the rivals of some cases leave.

@@ -111,9 +111,15 @@ func TestConditions(t *testing.T) {
 
 // Where the contract leaves the name to the controller, it does not count.
 func TestUnnamed(t *testing.T) {
+	for _, controller := range []string{"", ", controller: true"} { // which not everybody writes
+		testUnnamed(t, controller)
+	}
+}
+
+func testUnnamed(t *testing.T, controller string) {
 	made := func(name string) []unstructured.Unstructured {
 		return objects(t, "{kind: Owner, apiVersion: v1, metadata: {name: o, uid: u}}",
-			"{kind: Child, apiVersion: v1, metadata: {name: "+name+", uid: c, ownerReferences: [{kind: Owner, name: o, uid: u, controller: true}]}}",
+			"{kind: Child, apiVersion: v1, metadata: {name: "+name+", uid: c, ownerReferences: [{kind: Owner, name: o, uid: u"+controller+"}]}}",
 			"{kind: Child, apiVersion: v1, metadata: {name: left, ownerReferences: [{kind: Owner, name: gone, uid: v, controller: true}]}}")
 	}
 	unnamed := map[string]bool{"Child": true}
@@ -127,6 +133,23 @@ func TestUnnamed(t *testing.T) {
 	c := &Contract{End: []Resource{{Kind: "Owner"}, {Kind: "Child"}}, Hundred: []Step{{Object: &made("x")[0]}}}
 	if got := c.unnamed(); len(got) != 1 || !got["Child"] {
 		t.Errorf("unnamed: %v", got)
+	}
+}
+
+// What the API server chooses for a Service is no difference, but what the controller does.
+func TestServices(t *testing.T) {
+	service := func(spec string) state {
+		return stateOf(objects(t, "{kind: Service, apiVersion: v1, metadata: {name: a}, spec: {"+spec+"}}"), nil, nil)
+	}
+	want := service("clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ports: [{port: 80, nodePort: 30001}]")
+	for spec, same := range map[string]bool{
+		"clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2], ports: [{port: 80, nodePort: 30002}]": true,
+		"clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2], ports: [{port: 81, nodePort: 30001}]": false,
+		"clusterIP: None, clusterIPs: [None], ports: [{port: 80}]":                          false,
+	} {
+		if d := compare(want, service(spec)); d.empty() != same {
+			t.Errorf("%s: %+v", spec, d)
+		}
 	}
 }
 

@@ -30,8 +30,8 @@ type Names struct {
 	Module string // the Go module; if empty, example.org/ and the name of the folder
 }
 
-// Create writes a repository into dir, which must be empty or not there, and returns
-// its whole path. If it fails, it leaves nothing.
+// Create writes a repository into dir, which must be empty, have nothing but .git, or not be there, and
+// returns its whole path. If it fails, it leaves nothing.
 func Create(root, dir string, names Names) (string, error) {
 	dir, err := target(root, dir)
 	if err != nil {
@@ -119,7 +119,7 @@ func target(root, dir string) (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("DIR: %w", err)
 	}
-	if len(entries) > 0 {
+	if slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() != ".git" }) { // git init, and a clone of nothing, come before
 		return "", fmt.Errorf("DIR: %s is not empty", dir)
 	}
 	return dir, nil

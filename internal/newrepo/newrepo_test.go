@@ -72,7 +72,7 @@ func TestRefuses(t *testing.T) {
 // The names are unlike those in the repository, and unlike in length and order.
 func TestTheNamesAreTheNewOnes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "exits")
-	fatal.If(t, os.Mkdir(dir, 0o755)) // an empty folder is fine, and stays the one in which a shell may stand
+	fatal.If(t, os.MkdirAll(filepath.Join(dir, ".git"), 0o755)) // such a folder is fine, and stays the one in which a shell may stand
 	before, err := os.Stat(dir)
 	fatal.If(t, err)
 	if _, err := Create(root, dir, Names{Group: "doors.example.net", Kind: "EmergencyExit", Module: "zoo.example.com/exits"}); err != nil {

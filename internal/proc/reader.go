@@ -30,5 +30,5 @@ func EndWithReader(ctx context.Context) (context.Context, context.CancelFunc) {
 func unread(file *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(file.Fd()), Events: unix.POLLOUT}}
 	_, err := unix.Poll(fds, 0)
-	return err == nil && fds[0].Revents&unix.POLLERR != 0
+	return err == nil && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0 // Linux, macOS
 }

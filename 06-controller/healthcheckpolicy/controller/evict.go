@@ -2,11 +2,14 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -15,7 +18,8 @@ import (
 )
 
 // maxAsked is how many pods the API server is asked about while the brake holds.
-// The others wait in any case, so their number costs no requests.
+// The others wait in any case, so their number costs no requests. In one pass, as many
+// answers that say nothing are enough.
 const maxAsked = 4
 
 // evict evicts at most one of the pods that fail, and finds out what holds the
@@ -39,7 +43,10 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 	if i := slices.IndexFunc(failed, func(pod *pod) bool { return pod.UID == brake.stopped }); i >= 0 {
 		failed = slices.Concat(failed[i+1:], failed[:i+1]) // it holds up no other
 	}
-	brake.stopped = ""
+	if left == 0 {
+		brake.stopped = "" // till then, the passes that only wait remember it
+	}
+	unsure := 0 // answers that say nothing
 	for _, pod := range failed {
 		if pod.mirror || !pod.controlled { // nobody would replace it, or deleting it would not stop it
 			p.add(v1alpha1.ReasonNotEvictable, pod, "")
@@ -57,13 +64,16 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 		switch {
 		case held:
 			p.waits(pod, o, left)
-		case left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID]:
+		case left == 0 || brake.asks < maxAsked && !brake.asked[pod.UID]:
 			brake.asked[pod.UID] = true
+			brake.asks++
 			err := c.postEviction(ctx, pod, metav1.DryRunAll)
 			held = !p.went(err, request)
-			if answerOf(err) == tryAgain { // a server that is busy, or does not answer, would be asked about each of them
-				brake.stopped = pod.UID
-				return true
+			if answerOf(err) == tryAgain {
+				if unsure++; unsure == maxAsked || isBusy(err) {
+					brake.stopped = pod.UID
+					return true
+				}
 			}
 		}
 		if held {
@@ -78,6 +88,9 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 				p.errs = append(p.errs, err)
 				return false
 			}
+			if brake.stopped == pod.UID {
+				return true
+			}
 			left = max(brake.wait(p.policy, c.clock.Now(), time.Now()), firstWait)
 			if evicted {
 				p.failed = slices.DeleteFunc(p.failed, pod.is)
@@ -87,47 +100,73 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 				continue
 			}
 		}
-		p.add(v1alpha1.ReasonThrottled, pod, "")
+		if known := p.memory.obstacles[request.key]; left > 0 && (known.reason == v1alpha1.ReasonForbidden || known.reason == v1alpha1.ReasonRefused) {
+			p.add(known.reason, pod, known.message) // the pod has changed since, and the server is not asked again before the interval is over
+		} else {
+			p.add(v1alpha1.ReasonThrottled, pod, "")
+		}
 		p.lookAgain(left)
 	}
 	return true
+}
+
+// isBusy reports whether the API server has asked to be left alone, or has not answered at all: it
+// would be the same for the next pod. Any other answer may be that of a webhook to one pod.
+func isBusy(err error) bool {
+	var status apierrors.APIStatus
+	return loop.RetryAfter(err) > 0 || !errors.As(err, &status) || status.Status().Code == http.StatusTooManyRequests
 }
 
 // evictOne evicts a pod whose dry run went well, and reports whether it did. An error
 // means that the status could not be written, so nothing more should be tried.
 func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets []budget) (evicted bool, err error) {
 	request := evicting(cached, budgets...)
+	brake := &p.memory.brake
+	went := func(err error) bool {
+		if answerOf(err) == tryAgain {
+			brake.stopped = cached.UID
+		}
+		return p.went(err, request)
+	}
 	policy, err := c.livePolicy(ctx, p.key)
-	if !p.went(err, request) {
+	if !went(err) {
 		return false, nil
 	}
 	live, err := c.core.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
-	if !p.went(err, request) {
+	if !went(err) {
 		return false, nil
 	}
-	brake := &p.memory.brake
 	if policy.UID != p.memory.uid || policy.Generation != p.policy.Generation || live.UID != cached.UID || !kills(policy, reduce(live)) || brake.wait(policy, c.clock.Now(), time.Now()) > 0 {
 		p.errs = append(p.errs, loop.ErrStale)
 		return false, nil
 	}
 
-	stamp := stampOf(c.clock.Now())
+	began := time.Now()
+	stamp := stampOf(c.clock.Now().Add(brake.delay))
 	policy.Status.LastEvictionTime = &metav1.Time{Time: stamp}
 	written, err := c.policyClient.HealthCheckPolicies(policy.Namespace).UpdateStatus(ctx, policy, metav1.UpdateOptions{})
 	if err != nil {
 		return false, err
 	}
 	c.wrotePolicy(p, written, "status", "pod "+cached.Name+" is about to be evicted")
+	if took := time.Since(began); took > brake.delay+time.Second {
+		// The next process would count the interval from a time that is long over. So the next try writes a later one.
+		brake.delay, brake.ignored = took, stamp
+		p.errs = append(p.errs, loop.ErrStale)
+		return false, nil
+	}
+	brake.delay = 0
 
 	brake.ignored = time.Time{} // the last try, which was refused, may have had the same second
 	err = c.postEviction(ctx, live)
 	if err == nil || mayBeDone(err) {
 		brake.last = time.Now()
 		clear(brake.asked)
+		brake.asks = 0
 	} else {
 		brake.ignored = stamp
 	}
-	if !p.went(err, request) {
+	if !went(err) {
 		return false, nil
 	}
 	p.memory.evicted[cached.UID] = true
@@ -161,7 +200,9 @@ type brake struct {
 	last    time.Time // when the API server has last agreed to an eviction, or may have; on the process's own clock
 	ignored time.Time // a lastEvictionTime that does not count: its eviction was refused, or it lies in the future
 
-	asked   map[types.UID]bool            // pods, since the last eviction
+	delay   time.Duration                 // what the status write took, if that was long
+	asked   map[types.UID]bool            // pods, since the last eviction ...
+	asks    int                           // ... and how often, which the end of a pod does not change
 	used    *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
 	stopped types.UID                     // of the pod at which the last pass ended, because the server could not say
 }

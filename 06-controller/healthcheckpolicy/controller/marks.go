@@ -80,9 +80,8 @@ func (c *Controller) mark(ctx context.Context, p *pass, changes []change) (accep
 	var marked, takenBack []*pod
 	for i, ch := range changes {
 		r := results[i]
-		if r.conflict {
-			p.add(v1alpha1.ReasonKeyConflict, ch.pod, "")
-			p.lookAgain(firstWait) // the event of the pod's next change will come sooner
+		if r.conflict { // the event of the pod's next change will come sooner
+			p.waits(ch.pod, p.memory.remember(marking(ch.pod), v1alpha1.ReasonKeyConflict, "", time.Now(), 0), 0)
 		}
 		if mayBeDone(errs[i]) {
 			c.writes.Record(p.key, c.pods, "")
@@ -93,8 +92,13 @@ func (c *Controller) mark(ctx context.Context, p *pass, changes []change) (accep
 			}
 			continue
 		}
+		if r.conflict && r.version == "" {
+			continue
+		}
 		accepted++
-		delete(p.memory.obstacles, marking(ch.pod).key)
+		if !r.conflict {
+			delete(p.memory.obstacles, marking(ch.pod).key)
+		}
 		if r.version == "" || r.version == ch.pod.ResourceVersion {
 			continue // an apply that changes nothing is no write
 		}

@@ -91,6 +91,9 @@ func (o obstacle) again(reason, message string, now time.Time, retryAfter time.D
 	wait := firstWait
 	if o.reason == reason {
 		wait = min(2*o.wait, maxWait)
+		if loop.SameWords(o.message, message) {
+			message = o.message // without the time, or the number of the request, that this answer has
+		}
 	}
 	return obstacle{reason: reason, message: message, wait: wait, until: now.Add(max(wait, retryAfter))}
 }

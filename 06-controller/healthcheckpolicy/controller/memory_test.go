@@ -67,3 +67,15 @@ func TestARefusedFinalizerWaitsUntilThePolicyIsChanged(t *testing.T) {
 		}
 	}
 }
+
+// The message of an obstacle stays as it is while only its time, or its number, differs.
+func TestAnObstacleKeepsItsWords(t *testing.T) {
+	o := obstacle{}.again("Refused", "no, at 12:00:01 (request 0a1b2c3d)", time.Now(), 0)
+	first := o.message
+	if o = o.again("Refused", "no, at 12:00:02 (request 4e5f6a7b)", time.Now(), 0); o.message != first || o.wait != 2*firstWait {
+		t.Errorf("after another number: %+v", o)
+	}
+	if o = o.again("Refused", "never", time.Now(), 0); o.message != "never" {
+		t.Errorf("after other words: %+v", o)
+	}
+}

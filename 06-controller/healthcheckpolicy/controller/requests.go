@@ -150,7 +150,7 @@ func answerOf(err error) answer {
 		return podGone
 	case code == http.StatusForbidden:
 		return forbidden
-	case code >= 400 && code < 500 && code != http.StatusTooManyRequests:
+	case code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusGone: // 410 is a list that took too long
 		return refused
 	default:
 		return tryAgain

@@ -40,6 +40,7 @@ func TestAnswers(t *testing.T) {
 		{"too large", code(http.StatusRequestEntityTooLarge), refused},
 		{"forbidden", apierrors.NewForbidden(pods, "p", nil), forbidden},
 		{"a budget", with(http.StatusTooManyRequests, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause}), budgetAnswer},
+		{"a list that took too long", apierrors.NewResourceExpired("continue"), tryAgain},
 		{"busy", apierrors.NewTooManyRequests("", 3), tryAgain},
 		{"internal", code(http.StatusInternalServerError), tryAgain},
 		{"gateway timeout", code(http.StatusGatewayTimeout), tryAgain},

@@ -59,11 +59,11 @@ func wantedDeployment(o any) ([]string, error) {
 	return []string{cache.NewObjectName(ice.Namespace, ice.Spec.DeploymentName).String()}, nil
 }
 
-func controllerOf(o any) ([]string, error) {
-	if controller := metav1.GetControllerOfNoCopy(o.(*appsv1.Deployment)); controller != nil {
-		return []string{string(controller.UID)}, nil
+func ownersOf(o any) (uids []string, err error) {
+	for _, reference := range o.(*appsv1.Deployment).OwnerReferences {
+		uids = append(uids, string(reference.UID))
 	}
-	return nil, nil
+	return uids, nil
 }
 
 func labelOf(o any) ([]string, error) {

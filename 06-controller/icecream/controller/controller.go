@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -30,11 +31,15 @@ const Manager = "icecream-controller"
 
 // patience is how long to wait for a cache that does not show our own write
 // yet. The event of that write brings the key back sooner, unless it is lost.
-// patienceWithOthers is how long to wait for the answer to another Icecream.
+// patienceWithOthers is how long to stay away when those of other Icecreams take long.
 const (
 	patience           = time.Second
 	patienceWithOthers = 200 * time.Millisecond
 )
+
+// atOnce is how many Deployments are made in one namespace at the same time. A namespace that
+// goes takes many Deployments with it, and no more requests than these find that out.
+const atOnce = 2
 
 // A Controller gives each Icecream a Deployment, and reports on it.
 type Controller struct {
@@ -47,8 +52,7 @@ type Controller struct {
 	icecreams, deployments, pods cache.Indexer
 	factories                    []loop.Informers
 	writes                       loop.Writes
-	makingAgain                  sync.Map // namespaces in which a Deployment is made for an Icecream that has had one
-	open                         sync.Map // namespaces in which one was made in the last second
+	making                       sync.Map // by namespace, a chan with as many places as Deployments are made there at the same time
 	closed                       sync.Map // UIDs of Icecreams, by their names, for which the API server creates nothing any more
 	refusals                     sync.Map // names of Icecreams whose last report is a refusal, which is tried again
 }
@@ -58,7 +62,7 @@ type Controller struct {
 const (
 	byUID        = "uid"        // an Icecream by its UID
 	byDeployment = "deployment" // Icecreams by the name of the Deployment that they want
-	byController = "controller" // Deployments by the UID of their controller
+	byOwner      = "owner"      // Deployments by the UIDs of their owners
 	byLabel      = "label"      // pods by the UID in their label
 )
 
@@ -89,7 +93,7 @@ func New(clients Clients, recorder events.EventRecorder, namespace, image string
 		handler  cache.ResourceEventHandler
 	}{
 		{icecreams, cache.Indexers{byUID: uidOf, byDeployment: wantedDeployment}, c.onChange("Icecream", c.icecreamChanged)},
-		{deployments, cache.Indexers{byController: controllerOf}, c.onChange("Deployment", c.deploymentChanged)},
+		{deployments, cache.Indexers{byOwner: ownersOf}, c.onChange("Deployment", c.deploymentChanged)},
 		{pods, cache.Indexers{byLabel: labelOf}, c.onChange("pod", c.podChanged)},
 	} {
 		if err := informer.AddIndexers(informer.indexers); err != nil {
@@ -214,8 +218,11 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	}
 
 	c.loop.Phase(key, "report")
+	if c.writes.Behind(key) && !wrote {
+		again = patience // what was found live may be gone before the cache shows it, and then no event tells us
+	}
 	if !ours {
-		return 0, c.refuse(ctx, ice, deployment, first(olds))
+		return again, c.refuse(ctx, ice, deployment, first(olds))
 	}
 	reported, err := c.report(ctx, ice, deployment, problem{})
 	if err != nil {
@@ -224,7 +231,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	if wrote || retired || reported {
 		c.recorder.Eventf(icecreamReference(ice), deploymentReference(deployment), corev1.EventTypeNormal, "Synced", "Sync", "Icecream synced successfully")
 	}
-	return 0, nil
+	return again, nil
 }
 
 // own returns the Deployment of the name that the Icecream wants, and creates
@@ -239,14 +246,13 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 	if exists {
 		return o.(*appsv1.Deployment), false, nil
 	}
-	// A namespace that goes takes many Deployments with it. Whether it goes, one of their Icecreams finds out for all.
-	if ice.Status.ObservedGeneration > 0 {
-		if _, open := c.open.Load(ice.Namespace); !open {
-			if _, another := c.makingAgain.LoadOrStore(ice.Namespace, true); another {
-				return nil, false, loop.ErrBehind
-			}
-			defer c.makingAgain.Delete(ice.Namespace)
-		}
+	known, _ := c.making.LoadOrStore(ice.Namespace, make(chan struct{}, atOnce))
+	places := known.(chan struct{})
+	select {
+	case places <- struct{}{}:
+		defer func() { <-places }()
+	case <-time.After(patienceWithOthers / 10): // no worker waits for long: other namespaces need it
+		return nil, false, loop.ErrBehind
 	}
 	if uid, ok := c.closed.Load(cache.MetaObjectToName(ice)); ok && uid == ice.UID {
 		return nil, false, nil
@@ -261,11 +267,6 @@ func (c *Controller) own(ctx context.Context, ice *v1alpha1.Icecream) (d *appsv1
 		c.close(ice.Namespace)
 		return nil, false, nil
 	}
-	if created {
-		if _, known := c.open.LoadOrStore(ice.Namespace, true); !known {
-			time.AfterFunc(time.Second, func() { c.open.Delete(ice.Namespace) })
-		}
-	}
 	return d, created, err
 }
 
@@ -277,6 +278,7 @@ func (c *Controller) close(namespace string) {
 			c.closed.Store(cache.MetaObjectToName(ice), ice.UID)
 		}
 	}
+	c.making.Delete(namespace)
 }
 
 // create creates the Deployment that the Icecream wants. If the API server has
@@ -346,13 +348,13 @@ func (c *Controller) correct(ctx context.Context, ice *v1alpha1.Icecream, d *app
 
 // olds returns the Deployments that the Icecream had under other names, in their order.
 func (c *Controller) olds(ice *v1alpha1.Icecream) ([]*appsv1.Deployment, error) {
-	all, err := c.deployments.ByIndex(byController, string(ice.UID))
+	all, err := c.deployments.ByIndex(byOwner, string(ice.UID))
 	if err != nil {
 		return nil, err
 	}
 	var olds []*appsv1.Deployment
 	for _, o := range all {
-		if d := o.(*appsv1.Deployment); d.Namespace == ice.Namespace && d.Name != ice.Spec.DeploymentName && d.DeletionTimestamp == nil {
+		if d := o.(*appsv1.Deployment); d.Namespace == ice.Namespace && d.Name != ice.Spec.DeploymentName && owned(ice, d) && d.DeletionTimestamp == nil {
 			olds = append(olds, d)
 		}
 	}
@@ -424,6 +426,9 @@ func (c *Controller) failed(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	said := loop.Refused(err)
 	if said == "" {
 		return err
+	}
+	if before := meta.FindStatusCondition(ice.Status.Conditions, v1alpha1.ConditionAvailable); before != nil && before.Reason == v1alpha1.ReasonRefused && loop.SameWords(before.Message, said) {
+		said = before.Message // without the time, or the number of the request, that this answer has
 	}
 	c.loop.Phase(cache.MetaObjectToName(ice), "report")
 	_, reportErr := c.report(ctx, ice, d, problem{v1alpha1.ReasonRefused, said})

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,9 +24,17 @@ import (
 	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
-// A webhook names the request in its message, so each report of a refusal is a
-// change, and its event comes back to the controller. It waits all the same.
+// A webhook says other words each time, so each report of a refusal is a change, and its event comes back to
+// the controller. It waits all the same. Another number alone, such as that of the request, is no other word.
 func TestARefusalThatSoundsDifferentEachTimeIsNoHotLoop(t *testing.T) {
+	words := func(n int64) error { return errors.New("denied again" + strings.Repeat(" and again", int(n))) }
+	numbers := func(n int64) error { return fmt.Errorf("denied request %d", n) }
+	t.Run("words", func(t *testing.T) { refusedEachTime(t, words, func(n int64) (int64, error) { return n, words(n) }) })
+	t.Run("numbers", func(t *testing.T) { refusedEachTime(t, numbers, func(int64) (int64, error) { return 1, numbers(1) }) })
+}
+
+// refusedEachTime refuses each try in its own words. wanted are the number of reports after so many tries, and what the last one says.
+func refusedEachTime(t *testing.T, says func(try int64) error, wanted func(tries int64) (int64, error)) {
 	synctest.Test(t, func(t *testing.T) {
 		client, sweets := fake.NewClientset(), icecreamfake.NewClientset()
 		var tries, reports atomic.Int64
@@ -33,7 +43,7 @@ func TestARefusalThatSoundsDifferentEachTimeIsNoHotLoop(t *testing.T) {
 			if n > 1000 {
 				return true, nil, fmt.Errorf("it would never end")
 			}
-			return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "cone", fmt.Errorf("denied request %d", n))
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "cone", says(n))
 		})
 		// The fake's resourceVersions say nothing about order, so this one gives its own.
 		sweets.PrependReactor("update", "icecreams", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -63,7 +73,11 @@ func TestARefusalThatSoundsDifferentEachTimeIsNoHotLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf("denied request %d", tries.Load())
+		wantReports, said := wanted(tries.Load())
+		if n := reports.Load(); n != wantReports {
+			t.Errorf("%d reports of %d tries, want %d", n, tries.Load(), wantReports)
+		}
+		want := said.Error()
 		if got := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable); got == nil || got.Reason != v1alpha1.ReasonRefused || got.Message != `deployments.apps "cone" is forbidden: `+want {
 			t.Errorf("condition %+v, want %q", got, want)
 		}

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -209,9 +208,9 @@ func (r *IcecreamReconciler) confirmed(ctx context.Context, answer error, was *a
 // olds returns the Deployments that the Icecream had under other names, in their order.
 func (r *IcecreamReconciler) olds(ctx context.Context, ice *controllerv1alpha1.Icecream) ([]appsv1.Deployment, error) {
 	var all appsv1.DeploymentList
-	err := r.List(ctx, &all, client.InNamespace(ice.Namespace), client.MatchingFields{byController: string(ice.UID)})
+	err := r.List(ctx, &all, client.InNamespace(ice.Namespace), client.MatchingFields{byOwner: string(ice.UID)})
 	olds := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool {
-		return d.Name == ice.Spec.DeploymentName || !d.DeletionTimestamp.IsZero()
+		return d.Name == ice.Spec.DeploymentName || !owned(ice, &d) || !d.DeletionTimestamp.IsZero()
 	})
 	slices.SortFunc(olds, func(a, b appsv1.Deployment) int { return cmp.Compare(a.Name, b.Name) })
 	return olds, err
@@ -306,7 +305,7 @@ func convert(from, to any) error {
 const (
 	byDeployment = "spec.deploymentName" // Icecreams by the Deployment that they want
 	byUID        = "metadata.uid"        // an Icecream by its UID
-	byController = "controller"          // Deployments by the UID of their controller
+	byOwner      = "owner"               // Deployments by the UIDs of their owners
 	byIcecream   = "icecream"            // pods by the UID in their label
 )
 
@@ -315,17 +314,19 @@ func (r *IcecreamReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	for _, index := range []struct {
 		of    client.Object
 		name  string
-		value func(client.Object) string
+		value func(client.Object) []string
 	}{
-		{&controllerv1alpha1.Icecream{}, byDeployment, func(o client.Object) string { return o.(*controllerv1alpha1.Icecream).Spec.DeploymentName }},
-		{&controllerv1alpha1.Icecream{}, byUID, func(o client.Object) string { return string(o.GetUID()) }},
-		{&appsv1.Deployment{}, byController, func(o client.Object) string {
-			return string(ptr.Deref(metav1.GetControllerOfNoCopy(o), metav1.OwnerReference{}).UID)
+		{&controllerv1alpha1.Icecream{}, byDeployment, func(o client.Object) []string { return []string{o.(*controllerv1alpha1.Icecream).Spec.DeploymentName} }},
+		{&controllerv1alpha1.Icecream{}, byUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
+		{&appsv1.Deployment{}, byOwner, func(o client.Object) (uids []string) {
+			for _, owner := range o.GetOwnerReferences() {
+				uids = append(uids, string(owner.UID))
+			}
+			return uids
 		}},
-		{&corev1.Pod{}, byIcecream, uidLabel},
+		{&corev1.Pod{}, byIcecream, func(o client.Object) []string { return []string{uidLabel(o)} }},
 	} {
-		values := func(o client.Object) []string { return []string{index.value(o)} }
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, values); err != nil {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, index.value); err != nil {
 			return err
 		}
 	}

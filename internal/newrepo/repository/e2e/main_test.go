@@ -18,14 +18,17 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/e2e-framework/klient"
+	"sigs.k8s.io/e2e-framework/klient/k8s"
 	"sigs.k8s.io/e2e-framework/klient/wait"
 	"sigs.k8s.io/e2e-framework/pkg/env"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
@@ -76,7 +79,7 @@ func run(m *testing.M) (code int, unclean error) {
 		return 1, err
 	}
 	s := &suite{}
-	cluster.Setup(s.define, s.createNamespace, s.startController)
+	cluster.Setup(s.refuseTwo, s.define, s.createNamespace, s.startController)
 	for _, f := range []env.Func{s.stopController, s.deleteNamespace, s.undefine} { // also after a set-up that failed
 		cluster.Finish(func(ctx context.Context, cfg *envconf.Config) (context.Context, error) {
 			_, err := f(context.WithoutCancel(ctx), cfg)
@@ -99,30 +102,46 @@ type suite struct {
 	process   *exec.Cmd // nil if the controller runs as a pod
 }
 
+// refuseTwo returns an error where the controller to test would not be the only one.
+func (s *suite) refuseTwo(ctx context.Context, cfg *envconf.Config) (context.Context, error) {
+	if deployed {
+		return ctx, nil
+	}
+	var other appsv1.Deployment
+	err := cfg.Client().Resources().Get(ctx, controller.Manager, controller.Manager, &other)
+	if err == nil && *other.Spec.Replicas > 0 {
+		return ctx, fmt.Errorf("the controller is deployed in this cluster, and could do the work of the one that is tested; first: kubectl scale deployment %[1]s --namespace %[1]s --replicas 0", controller.Manager)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return ctx, fmt.Errorf("looking for a controller that is deployed: %w", err)
+	}
+	return ctx, nil
+}
+
 // define installs the CRD.
 func (s *suite) define(ctx context.Context, cfg *envconf.Config) (context.Context, error) {
 	text, err := os.ReadFile(crdFile)
 	if err != nil {
 		return ctx, err
 	}
-	var wanted, now unstructured.Unstructured
-	if err := yaml.UnmarshalStrict(text, &wanted.Object); err != nil {
+	var crd unstructured.Unstructured
+	if err := yaml.UnmarshalStrict(text, &crd.Object); err != nil {
 		return ctx, fmt.Errorf("reading %s: %w", crdFile, err)
 	}
-	now.SetGroupVersionKind(wanted.GroupVersionKind())
 	r := cfg.Client().Resources()
-	err = r.Get(ctx, wanted.GetName(), "", &now)
-	switch {
-	case apierrors.IsNotFound(err):
-		if err = r.Create(ctx, &wanted); err == nil {
-			s.crd = &wanted
-		}
-	case err == nil:
-		wanted.SetResourceVersion(now.GetResourceVersion())
-		err = r.Update(ctx, &wanted)
+	before := crd.DeepCopy()
+	err = r.Get(ctx, crd.GetName(), "", before)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return ctx, fmt.Errorf("looking for the CRD: %w", err)
 	}
-	if err != nil {
+	isNew := err != nil
+	apply := k8s.Patch{PatchType: types.ApplyYAMLPatchType, Data: text}
+	asMakeDoes := func(o *metav1.PatchOptions) { o.FieldManager, o.Force = "kubectl", new(true) } // or make deploy would find conflicts
+	if err := r.Patch(ctx, &crd, apply, asMakeDoes); err != nil {
 		return ctx, fmt.Errorf("installing the CRD: %w", err)
+	}
+	if isNew {
+		s.crd = &crd
 	}
 	return ctx, eventually(ctx, "the CRD is served", func(ctx context.Context) error {
 		return r.List(ctx, &v1alpha1.WidgetList{})

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 go vet ./...
 go -C hack vet ./...
+go -C hack test ./...
 if [[ -n ${KUBECONFIG:-} ]]; then
   E2E_CONTROLLER=process go test -count=1 ./...
   exit
@@ -30,5 +31,9 @@ trap finish EXIT
 bin/kind create cluster --name "$name" --wait 3m ${KINDFLAGS:-}
 make --no-print-directory image
 bin/kind load image-archive bin/image.tar --name "$name"
-make --no-print-directory deploy
+kubectl apply --server-side -k config/crd
+kubectl apply --server-side -k config/controller
+# What was just built, also if the kustomization names what was released.
+kubectl set image --namespace widget-controller deployment/widget-controller widget-controller=widget-controller:dev
+kubectl rollout status --namespace widget-controller deployment/widget-controller --timeout 3m
 E2E_CONTROLLER=deployed go test -count=1 ./...
