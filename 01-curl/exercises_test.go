@@ -312,7 +312,7 @@ func checkFold(c *check.C) {
 	case held == "anna anna axb bert-2 old-bert":
 		c.Mistake("change taken for a new object", expected, held)
 	case held == "":
-		c.Fail(expected, "no name at all; a command that writes to the file that it reads finds it empty")
+		c.Fail(expected, "no name at all; a command that writes to the file that it reads, for example, finds it empty")
 	case len(got) < 4 && slices.Contains(got, "anna") && !slices.Contains(got, "bert") && !slices.Contains(got, "a.b"):
 		c.Mistake("others removed", expected, held)
 	case held != "anna axb bert-2 old-bert":

@@ -26,6 +26,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/exercise/check"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -229,12 +230,14 @@ func checkFirstClient(c *check.C) {
 	signedIn, before := p.Count(creates), len(p.Requests(lists))
 	failing := p.MustInject(faultproxy.Rule{Match: lists, Fault: faultproxy.Answer, Code: http.StatusInternalServerError})
 	client = start("zoe")
-	c.Must(c.Until(check.Patience(10*time.Second), func(context.Context) error {
+	if err := c.Until(check.Patience(10*time.Second), func(context.Context) error {
 		if client.Ended() || p.Count(creates) > signedIn {
 			return nil
 		}
 		return errors.New("it has neither ended nor signed in:\n" + client.Stdout())
-	}))
+	}); err != nil {
+		c.Fail("an error, because the list was answered with 500", err.Error())
+	}
 	again := slices.ContainsFunc(p.Requests(lists)[before:], func(r faultproxy.Request) bool { return r.Code == http.StatusOK })
 	if p.Count(creates) > signedIn && failing.Struck() > 0 && !again {
 		c.Fail("an error, because the list was answered with 500", "a create without a list")
@@ -282,7 +285,7 @@ func checkSelector(c *check.C) {
 		c.Must(err)
 	}
 	var options metav1.ListOptions
-	if r := c.Run(testenv.Command{Path: program}); json.Unmarshal([]byte(r.Stdout), &options) != nil {
+	if r := c.Run(testenv.Command{Path: program}); json.Unmarshal([]byte(proc.LastLines(r.Stdout, 1)), &options) != nil {
 		c.Failf("the options", "exit code %d\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	list, err := secrets.List(c.Context(), options)

@@ -511,8 +511,9 @@ func checkInformer(c *check.C) {
 		case "mirror:":
 			mirror = strings.Join(slices.Sorted(slices.Values(strings.Fields(rest))), " ")
 		case "changes:":
-			_, err := fmt.Sscan(rest, &changes)
-			l.Must(err)
+			if _, err := fmt.Sscan(rest, &changes); err != nil {
+				l.Fail("changes: and a number", strings.TrimSpace(line))
+			}
 		}
 	}
 	if want := "a b end later"; mirror != want {
@@ -647,7 +648,13 @@ func checkIndex(c *check.C) {
 	if _, changed, ok := strings.Cut(r.Stdout, "the pod has now "); ok {
 		l.Mistake("pod changed", "a pod as it was, with the labels map[app:shop tier:web]", strings.TrimSpace(changed))
 	}
-	if r.ExitCode != 0 || r.Stdout != "[] <nil>\n[] <nil>\n" {
+	none := 0 // beside what the learner prints
+	for line := range strings.Lines(r.Stdout) {
+		if line == "[] <nil>\n" {
+			none++
+		}
+	}
+	if r.ExitCode != 0 || none != 2 {
 		l.Failf("no keys and no errors for a Node", "%s%s", r.Stdout, r.Stderr)
 	}
 }

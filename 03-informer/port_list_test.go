@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -284,14 +285,14 @@ func checkWatch(c *check.C) {
 	}
 
 	stall := l.proxy.MustInject(faultproxy.Rule{Match: readsOf("configmaps"), Fault: faultproxy.Stall, Times: -1})
-	written := l.proxy.Count(faultproxy.Writes)
+	written := l.proxy.Count(listWrites)
 	l.start()
 	if err := l.struck(stall); err != nil {
 		l.Fail("a watch of configmaps", l.output(err))
 	}
 	// That nothing is written is no event. A worker needs milliseconds for its first key.
 	err = l.until(1500*time.Millisecond, func(context.Context) error {
-		if l.proxy.Count(faultproxy.Writes) == written {
+		if l.proxy.Count(listWrites) == written {
 			return errors.New("it waits, as it should")
 		}
 		return nil
@@ -300,7 +301,7 @@ func checkWatch(c *check.C) {
 	case errors.Is(err, errEnded):
 		l.Fail("the program waits for the API server", l.output(err))
 	case err == nil:
-		writes := l.proxy.Requests(faultproxy.Writes)
+		writes := l.proxy.Requests(listWrites)
 		l.Mistake("work before sync", "no write before both caches are filled", writes[len(writes)-1].String())
 	}
 	stall.Remove()
@@ -356,12 +357,12 @@ func checkCreate(c *check.C) {
 		l.Fail(expectedList("early", want, first), "early-ports holds "+got.String())
 	}
 
-	before := l.proxy.Count(faultproxy.Writes)
+	before := l.proxy.Count(listWrites)
 	l.service("late", "listed", map[string]int32{"https": 443})
 	want = ports{"https": "443"}
 	if err := l.settles("late", want); err != nil {
 		expected := expectedList("late", want, "when late appears while the program runs")
-		if !errors.Is(err, errEnded) && l.proxy.Count(faultproxy.Writes) == before {
+		if !errors.Is(err, errEnded) && l.proxy.Count(listWrites) == before {
 			if l.restart(); l.holds(soon(), "late", want) == nil {
 				l.Mistake("only what was there", expected, "there is none until the program is started again")
 			}
@@ -433,6 +434,9 @@ func (l portLearner) restored(name string, want ports, when, lost string) {
 		l.Mistake("acts only once", expected, err.Error()+", until the program is started again")
 	}
 	if l.list(name) != nil {
+		if l.proxy.Count(faultproxy.Match{Verb: "patch", Resource: "configmaps", Name: name + "-ports", If: func(r faultproxy.Request) bool { return r.Code == http.StatusConflict }}) > 0 {
+			l.Fail(expected, err.Error()+", and the API server has answered a patch of your program with 409: an apply without Force takes no field that somebody else owns")
+		}
 		if l.proxy.Count(faultproxy.Match{Verb: "delete", Resource: "configmaps", Name: name + "-ports"}) > 0 {
 			l.Fail(expected, err.Error()+", and your program has tried to delete it, which may take its time")
 		}
@@ -440,6 +444,12 @@ func (l portLearner) restored(name string, want ports, when, lost string) {
 	}
 	l.fail(expected, err)
 }
+
+// Writes of lists: a program may also write Events about them, and Leases.
+var (
+	listWrites         = faultproxy.Match{Resource: "configmaps", If: faultproxy.Request.Write}
+	acceptedListWrites = faultproxy.Match{Resource: "configmaps", If: acceptedWrites.If}
+)
 
 const finalizer = "workshop.k8s-go.dev/check"
 
@@ -635,7 +645,7 @@ func checkCalm(c *check.C) {
 	l.idle()
 
 	// None of this needs a write. What the program takes later are b and c.
-	before := l.proxy.Count(acceptedWrites)
+	before := l.proxy.Count(acceptedListWrites)
 	l.touch("a")
 	l.touch("single")
 	l.forge("a-ports", `{"metadata":{"labels":{"color":"blue"}}}`)
@@ -656,10 +666,10 @@ func checkCalm(c *check.C) {
 			l.Mistake("foreign list touched", name+"-ports, which somebody else has made, stays as it is", held)
 		}
 	}
-	if n := l.proxy.Count(faultproxy.Match{Name: "earlier-ports", If: acceptedWrites.If}); n > 0 {
+	if n := l.proxy.Count(faultproxy.Match{Name: "earlier-ports", If: acceptedListWrites.If}); n > 0 {
 		l.Mistake("owner by name", "earlier-ports, whose owner is an earlier Service of that name, stays as it is", fmt.Sprintf("%d writes", n))
 	}
-	if n := l.proxy.Count(acceptedWrites) - before; n > 2 {
+	if n := l.proxy.Count(acceptedListWrites) - before; n > 2 {
 		l.Mistake("write without a difference", "2 writes: the lists of b and c are created", fmt.Sprintf("%d writes, after an annotation of the Services a and single, and a label of a's list", n))
 	}
 
@@ -684,7 +694,7 @@ func checkCalm(c *check.C) {
 
 	// The eighth try comes 5+10+...+320 = 635 ms after the first. Every error counts, so the first one is another.
 	const tries = 8
-	notOfF := faultproxy.Match{If: func(r faultproxy.Request) bool {
+	notOfF := faultproxy.Match{Resource: "configmaps", If: func(r faultproxy.Request) bool {
 		return r.Write() && r.Name != "f-ports" && !bytes.Contains(r.Body, []byte("f-ports"))
 	}}
 	forbidden := l.proxy.MustInject(faultproxy.Rule{Match: notOfF, Fault: faultproxy.Answer, Code: 403})
@@ -771,14 +781,14 @@ func checkCalm(c *check.C) {
 	const late = 1100 * time.Millisecond
 	pause := late
 	for port := int32(81); port <= 82 && pause >= late; port++ {
-		first := len(l.proxy.Requests(faultproxy.Writes))
-		once := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Writes, Fault: faultproxy.Answer, Code: 500})
+		first := len(l.proxy.Requests(listWrites))
+		once := l.proxy.MustInject(faultproxy.Rule{Match: listWrites, Fault: faultproxy.Answer, Code: 500})
 		l.service("d", "listed", map[string]int32{"http": port})
 		if err := l.struck(once); err != nil {
 			l.Fail("a write, because a port of d has changed", l.output(err))
 		}
 		l.calmly("d", ports{"http": fmt.Sprint(port)}, "when the API server works again")
-		tried := l.proxy.Requests(faultproxy.Writes)[first:]
+		tried := l.proxy.Requests(listWrites)[first:]
 		pause = between(tried[0], tried[1])
 	}
 	if pause >= late {

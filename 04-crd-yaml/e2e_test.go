@@ -90,7 +90,7 @@ func wantRefused(t *testing.T, err error, want string) {
 func kubectl(t *testing.T, e *testenv.Env, args ...string) testenv.Result {
 	t.Helper()
 	args = append([]string{"-c", `exec kubectl "$@"`, "bash", "--namespace=" + e.Namespace, "--cache-dir=" + t.TempDir()}, args...)
-	return e.Run(testenv.Command{Path: "bash", Args: args})
+	return e.Run(testenv.Command{Path: "/bin/bash", Args: args})
 }
 
 // readObject reads an example. want is what its first line says that the

@@ -144,6 +144,8 @@ func checkRules(c *check.C) {
 
 		{"kill-selects", `{"action":"kill","podLabel":"unhealthy",` + selects + `}`, "", true, "every action is restricted"},
 		{"annotate-selects", `{"action":"annotate","podLabel":"unhealthy",` + selectsByExpression + `}`, "", true, "every action is restricted"},
+		{"annotate-selects-plainly", `{"action":"annotate","podLabel":"unhealthy",` + selects + `}`, "", true, "every action is restricted"},
+		{"kill-selects-by-expression", `{"action":"kill","podLabel":"unhealthy",` + selectsByExpression + `}`, "", true, "every action is restricted"},
 		{"label-selects", `{"action":"label","podLabel":"unhealthy",` + selects + `}`, "", false, ""},
 		{"label-selects-by-expression", `{"podLabel":"unhealthy",` + selectsByExpression + `}`, "", false, ""},
 		{"label-selects-by-second-expression", `{"podLabel":"unhealthy","selector":{"matchExpressions":[{"key":"app","operator":"Exists"},{"key":"unhealthy","operator":"Exists"}]}}`, "", false, ""},

@@ -345,7 +345,7 @@ func checkStatus(c *check.C) {
 	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
 	stored, err := policies.Get(c.Context(), "crud", metav1.GetOptions{})
 	c.Must(err)
-	if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != want {
+	if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || proc.LastLines(r.Stdout, 1) != want {
 		c.Failf("report returns the policy as it is stored then, with "+want, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	time.Sleep(1100 * time.Millisecond) // a metav1.Time has whole seconds
@@ -358,7 +358,7 @@ func checkStatus(c *check.C) {
 	if again.GetResourceVersion() != stored.GetResourceVersion() {
 		c.Mistake("new time alone", "a second report of the same writes nothing", "status "+text(again.Object["status"]))
 	}
-	if want := "resourceVersion " + stored.GetResourceVersion(); strings.TrimSpace(r.Stdout) != want {
+	if want := "resourceVersion " + stored.GetResourceVersion(); proc.LastLines(r.Stdout, 1) != want {
 		c.Failf("report returns the policy as it is stored also where it writes nothing, with "+want, "%s%s", r.Stdout, r.Stderr)
 	}
 	c.Must(patch(c.Context(), `{"spec": {"requiredProbes": ["startup"]}}`))
@@ -609,7 +609,7 @@ func checkKeepUnknown(c *check.C) {
 		r := c.Run(testenv.Command{Path: program, Env: []string{"REVIEW_ONCE=" + resource, "KUBECONFIG=" + p.Kubeconfig}})
 		stored, err := policies.Get(c.Context(), "once", metav1.GetOptions{})
 		c.Must(err)
-		if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || strings.TrimSpace(r.Stdout) != want {
+		if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || proc.LastLines(r.Stdout, 1) != want {
 			c.Failf("review returns the object as it is stored then, with "+want+when, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 		}
 	}

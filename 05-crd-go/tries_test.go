@@ -252,7 +252,9 @@ func checkRegister(c *check.C) {
 			} `json:"spec"`
 		} `json:"items"`
 	}
-	c.Must(json.Unmarshal([]byte(r.Stdout), &got))
+	if err := json.Unmarshal([]byte(r.Stdout), &got); err != nil {
+		c.Failf("the list as JSON, and nothing else on standard output", "%v in %s", err, r.Stdout)
+	}
 	switch {
 	case len(got.Items) == 0:
 		c.Mistake("items lost", "one Icecream in items", r.Stdout)

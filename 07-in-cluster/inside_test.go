@@ -55,7 +55,7 @@ func (d *deployment) inside() {
 	})
 	room := xraytest.Enter(d.t, d.Env)
 	began := time.Now()
-	p := d.Start(testenv.Command{Path: "bash", Args: []string{"-c", strings.ReplaceAll(lines[1], xrayPort, d.xray)}, Env: room.Environ(), Timeout: 5 * time.Minute})
+	p := d.Start(testenv.Command{Path: "/bin/bash", Args: []string{"-c", strings.ReplaceAll(lines[1], xrayPort, d.xray)}, Env: room.Environ(), Timeout: 5 * time.Minute})
 	room.Until("the pod reports, with its caches and workers", func(i xray.Item) bool {
 		held := map[string]int{}
 		for _, c := range i.Caches {

@@ -297,7 +297,13 @@ func checkGuard(c *check.C) {
 		_, err := c.Client.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, patch, dryPatch, subresources...)
 		return err
 	}
+	leftOut := slices.ContainsFunc(v.Webhooks[0].MatchConditions, func(m admissionregistrationv1.MatchCondition) bool {
+		return strings.Contains(m.Expression, "subResource")
+	})
 	for _, rule := range v.Webhooks[0].Rules { // the check's own selector sees no labels of a Scale
+		if leftOut {
+			break // by a condition, which a request below tries
+		}
 		for _, resource := range rule.Resources {
 			if _, sub, _ := strings.Cut(resource, "/"); slices.Contains([]string{"*", "status", "scale"}, sub) {
 				c.Mistake("subresources", "rules without the status and the scale of anything", "the resources "+resource)

@@ -105,7 +105,7 @@ func (i *installation) apply(version string) {
 		i.kubectl("rollout", "status", "deployment/icecream-controller-manager", "-n", i.Namespace, "--timeout=3m")
 	} else {
 		i.stop()
-		i.f.Process = i.Start(testenv.Command{Path: "bash", Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
+		i.f.Process = i.Start(testenv.Command{Path: "/bin/bash", Timeout: 5 * time.Minute, Env: []string{"KUBECONFIG=" + i.kubeconfig()},
 			Args: slices.Concat([]string{"-c", restarted, i.Program("./10-kubebuilder/icecream/cmd")}, args,
 				[]string{"--namespace=" + i.Namespace, "--leader-elect-namespace=" + i.Namespace, "--health-probe-bind-address=127.0.0.1:0"})})
 	}

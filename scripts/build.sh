@@ -24,6 +24,10 @@ progress() {
 # go build that is interrupted early leaves its temporary folder behind. On the disk of the
 # command, Go moves what it has built to its place, where another make may be about to start it.
 mkdir -p .workshop
+if ! [[ -w .workshop ]]; then
+  echo "error: $PWD/.workshop is somebody else's, such as root's after a sudo make; make it yours: sudo chown -R \"\$USER\" .workshop" >&2
+  exit 1
+fi
 GOTMPDIR=$(mktemp -d "$PWD/.workshop/build.XXXXXX")
 export GOTMPDIR
 trap 'rm -rf "$GOTMPDIR"' EXIT

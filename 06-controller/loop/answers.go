@@ -38,13 +38,13 @@ func RetryAfter(err error) time.Duration {
 const maxSaid = 1024
 
 // varying is what differs from one answer of a webhook to the next without a meaning: times, durations, and the
-// numbers of requests, as decimal, hexadecimal or a UUID. A word that only ends in a digit is a name.
-var varying = regexp.MustCompile(`\b(?:\d[\w.:+-]*|[0-9a-f]{8}[0-9a-f-]*)`)
+// numbers of requests, as decimal, hexadecimal or a UUID. A digit within a word, or after its dash, is a part of a name.
+var varying = regexp.MustCompile(`(^|[^\w-])(?:\d[\w.:+-]*|[0-9a-f]{8}[0-9a-f-]*)`)
 
 // SameWords reports whether two messages of the API server say the same, but for times and numbers. A
 // status that took over each of them would change with each try.
 func SameWords(a, b string) bool {
-	return varying.ReplaceAllString(a, "#") == varying.ReplaceAllString(b, "#")
+	return varying.ReplaceAllString(a, "$1#") == varying.ReplaceAllString(b, "$1#")
 }
 
 // Refused returns what the server said if the same request will meet the same

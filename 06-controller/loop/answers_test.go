@@ -154,6 +154,7 @@ func TestSameWords(t *testing.T) {
 		{"request 4b2d0c1e-0000-4000-8000-00000000000a was denied", "request 0c1e4b2d-0000-4000-8000-00000000000b was denied", true},
 		{"used: pods=4, limited: pods=4", "used: pods=5, limited: pods=4", true},
 		{"exceeded quota: q1", "exceeded quota: q2", false},
+		{"exceeded quota: team-quota-1", "exceeded quota: team-quota-2", false},
 		{"no", "never", false},
 	} {
 		if got := SameWords(tc.a, tc.b); got != tc.same {

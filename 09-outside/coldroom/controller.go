@@ -286,15 +286,24 @@ func (c *controller) tooOld() metav1.Time { return metav1.NewTime(time.Now().Add
 // errNotRead is no failure of the store.
 var errNotRead = errors.New("reading the ColdRoom before a request to the store")
 
-// send sends the request that the status holds.
-func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.Room, error) {
-	// This cannot be undone, and the cache may be old: the request may have been refused, and another one sent.
+// confirm asks the API server whether a ColdRoom is still as the cache has it: before what cannot be undone,
+// a cache that may be old is not enough.
+func (c *controller) confirm(ctx context.Context, cr *v1alpha1.ColdRoom) error {
 	now, err := c.client.ColdRooms(cr.Namespace).Get(ctx, cr.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotRead, err)
+		return fmt.Errorf("%w: %w", errNotRead, err)
 	}
 	if now.UID != cr.UID || now.ResourceVersion != cr.ResourceVersion {
-		return nil, loop.ErrStale
+		return loop.ErrStale
+	}
+	return nil
+}
+
+// send sends the request that the status holds.
+func (c *controller) send(ctx context.Context, cr *v1alpha1.ColdRoom) (*client.Room, error) {
+	// The request may have been refused, and another one sent.
+	if err := c.confirm(ctx, cr); err != nil {
+		return nil, err
 	}
 	request := cr.Status.Request
 	return c.store.rent(ctx, request.Key, client.RoomRequest{Name: cr.Namespace + "/" + cr.Name, Tags: &map[string]string{v1alpha1.UIDTag: string(cr.UID)},
@@ -346,6 +355,7 @@ func (c *controller) adjust(ctx context.Context, cr *v1alpha1.ColdRoom, room *cl
 			synced(cr, metav1.ConditionTrue, v1alpha1.ReasonSynced, "")
 			return c.poll, true, nil
 		case wait > 0:
+			synced(cr, metav1.ConditionFalse, v1alpha1.ReasonRefused, resize.Refused) // it may say that the store is away
 			return min(wait, c.poll), true, nil
 		}
 		// Written down before the first of three calls: whoever finds it closed knows why.
@@ -424,6 +434,9 @@ func (c *controller) end(ctx context.Context, cr *v1alpha1.ColdRoom) (again time
 			continue
 		}
 		if err == nil && room.State != client.Emptying {
+			if err := c.confirm(ctx, cr); err != nil { // somebody may want to keep it by now: deletionPolicy
+				return 0, true, err
+			}
 			_, err = c.store.GiveUpRoomWithResponse(ctx, room.Id)
 		}
 		switch no := forGood(err); {

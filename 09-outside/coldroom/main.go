@@ -58,8 +58,8 @@ func run(ctx context.Context) error {
 	work := loop.Options{Workers: 4, Observer: loopreport.Observer()}
 	flag.StringVar(&work.Listen, "listen", "127.0.0.1:0", "the address of /healthz, /readyz and /metrics; port 0 is any free one")
 	flag.Parse()
-	if *address == "" || *perSecond <= 0 || flag.NArg() > 0 {
-		return errors.New("want -store and its address, a -rate above 0, and no arguments beside the flags")
+	if *address == "" || *perSecond <= 0 || o.poll <= 0 || flag.NArg() > 0 {
+		return errors.New("want -store and its address, a -rate and a -poll above 0, and no arguments beside the flags")
 	}
 	if err := loop.CheckFlags(o.namespace, 0); err != nil {
 		return err

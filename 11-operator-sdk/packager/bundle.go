@@ -157,7 +157,7 @@ func csvOf(o bundleOptions) (csv *operatorsv1alpha1.ClusterServiceVersion, crd *
 					DeploymentSpecs: []operatorsv1alpha1.StrategyDeploymentSpec{{Name: account, Spec: manager.Spec, Label: manager.Labels}},
 					// In a namespace, or in all of them: that is decided when it is installed.
 					Permissions: []operatorsv1alpha1.StrategyDeploymentPermissions{{ServiceAccountName: account,
-						Rules: append(slices.Clone(role.Rules), leases(leader.Rules)...)}},
+						Rules: append(slices.Clone(role.Rules), election(leader.Rules)...)}},
 				},
 			},
 		},
@@ -170,9 +170,10 @@ func csvOf(o bundleOptions) (csv *operatorsv1alpha1.ClusterServiceVersion, crd *
 	return csv, crd, nil
 }
 
-// leases returns what leader election needs today. The scaffold's role also allows ConfigMaps, which were its lock until 2020.
-func leases(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	return slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return !slices.Contains(r.Resources, "leases") })
+// election returns what leader election needs today: Leases, and Events of the old API about who leads. The scaffold's
+// role also allows ConfigMaps, which were its lock until 2020.
+func election(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "configmaps") })
 }
 
 // marshal returns an object as YAML, without the status that its type has and a file should not.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -53,6 +54,7 @@ type controller struct {
 	loop              *loop.Loop
 	parents, children dynamic.ResourceInterface
 	cached, owned     cache.Indexer // what the informers hold: never change an object from there
+	waiting           sync.Map      // keys of parents that want a name which somebody else has, or may have
 	namespace         string
 	program           []string
 	informers         informers
@@ -85,13 +87,11 @@ func newController(client, once dynamic.Interface, namespace string, parents, ch
 	})), c.loop.Watch(made, each(func(o *unstructured.Unstructured) {
 		if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 			c.loop.Add(cache.NewObjectName(namespace, owner.Name), "child changed")
-			if p, exists, _ := c.cached.GetByKey(namespace + "/" + owner.Name); exists && p.(*unstructured.Unstructured).GetUID() == owner.UID {
-				return
-			}
 		}
-		for _, p := range c.cached.List() { // a stranger's, which may be, or have been, in the way of one
-			c.loop.Add(cache.MetaObjectToName(p.(*unstructured.Unstructured)), "somebody else's object changed")
-		}
+		c.waiting.Range(func(key, _ any) bool { // it may be, or have been, in their way
+			c.loop.Add(key.(cache.ObjectName), "somebody else's object changed")
+			return true
+		})
 	})))
 }
 
@@ -112,6 +112,7 @@ func each(f func(*unstructured.Unstructured)) cache.ResourceEventHandler {
 func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	obj, exists, err := c.cached.GetByKey(key.String())
 	if err != nil || !exists {
+		c.waiting.Delete(key)
 		return 0, err
 	}
 	parent := obj.(*unstructured.Unstructured)
@@ -132,7 +133,11 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	if err != nil {
 		return 0, err
 	}
+	c.waiting.Store(key, true) // before it looks: what it sees in the way may go at any time
 	taken, failed := c.bring(ctx, parent, q.Children, a.Children)
+	if taken == "" {
+		c.waiting.Delete(key)
+	}
 	if q.Taken, q.Refused = taken, loop.Refused(failed); q.Refused == "" && failed != nil {
 		return 0, failed // this will pass
 	}
@@ -189,15 +194,33 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 	if err := errors.Join(errs...); taken != "" || err != nil {
 		return taken, err // what would be deleted may be all that there is
 	}
-	for _, child := range have {
-		if !wanted[child.GetName()] && child.GetDeletionTimestamp() == nil {
-			uid, version := child.GetUID(), child.GetResourceVersion() // neither of one that has got the name since, nor of what it has become
-			if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}); !apierrors.IsNotFound(err) {
-				errs = append(errs, err)
-			}
+	left := slices.DeleteFunc(slices.Clone(have), func(child *unstructured.Unstructured) bool {
+		return wanted[child.GetName()] || child.GetDeletionTimestamp() != nil
+	})
+	if len(left) > 0 {
+		errs = append(errs, c.confirm(ctx, parent))
+	}
+	for _, child := range left {
+		if err := errors.Join(errs...); err != nil {
+			return taken, err
+		}
+		uid, version := child.GetUID(), child.GetResourceVersion() // neither of one that has got the name since, nor of what it has become
+		background := metav1.DeletePropagationBackground           // for a Job, the default would leave its pods behind
+		if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}); !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
 		}
 	}
 	return taken, errors.Join(errs...)
+}
+
+// confirm asks the API server whether a parent is still the one that the program has decided about: before
+// something is made for it, or deleted, a cache that may be behind is not enough.
+func (c *controller) confirm(ctx context.Context, parent *unstructured.Unstructured) error {
+	live, err := c.parents.Get(ctx, parent.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (live.GetUID() != parent.GetUID() || live.GetGeneration() != parent.GetGeneration() || live.GetDeletionTimestamp() != nil) {
+		return loop.ErrStale
+	}
+	return err
 }
 
 // one creates a child, or changes what differs in the one that is there.
@@ -209,6 +232,8 @@ func (c *controller) one(ctx context.Context, parent, child *unstructured.Unstru
 	var now *unstructured.Unstructured
 	if exists {
 		now = obj.(*unstructured.Unstructured)
+	} else if err = c.confirm(ctx, parent); err != nil {
+		return err
 	} else if _, err = c.children.Create(ctx, child, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		return err
 	} else if now, err = c.children.Get(ctx, child.GetName(), metav1.GetOptions{}); err != nil { // the cache was behind

@@ -114,6 +114,15 @@ func TestExisting(t *testing.T) {
 	if after, err := os.ReadFile(kubeconfig); err != nil || string(after) != text {
 		t.Errorf("the user's kubeconfig was changed (%v)", err)
 	}
+
+	// What is there, a shell may use: it goes on as soon as the server answers again.
+	fatal.If(t, errors.Join(os.Mkdir(ws.Path("existing"), 0o700), os.WriteFile(e.kubeconfig(), []byte(text), 0o600)))
+	if err := e.up(context.Background(), Status{}, io.Discard); err == nil {
+		t.Error("no error while the server is down")
+	}
+	if left, err := os.ReadDir(ws.Path("existing")); err != nil || len(left) != 1 || left[0].Name() != "kubeconfig" {
+		t.Errorf("%v (%v) is left, want the kubeconfig alone", left, err)
+	}
 }
 
 // A shell that is open on one context is not moved to another one.

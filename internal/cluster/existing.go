@@ -142,11 +142,20 @@ func (e *existing) up(ctx context.Context, _ Status, out io.Writer) error {
 	if err := os.MkdirAll(e.ws.Path("existing"), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(e.kubeconfig(), data, 0o600); err != nil {
+	// Another shell of this clone may use what is there: it goes on as soon as the cluster answers again.
+	fresh := e.kubeconfig() + ".new"
+	if err := os.WriteFile(fresh, data, 0o600); err != nil {
 		return err
 	}
-	if err := Healthy(ctx, e.kubeconfig()); err != nil {
-		return errors.Join(fmt.Errorf("CLUSTER=existing: context %s: %w", name, err), e.down(ctx, io.Discard))
+	if err := Healthy(ctx, fresh); err != nil {
+		err = errors.Join(fmt.Errorf("CLUSTER=existing: context %s: %w", name, err), os.Remove(fresh))
+		if _, noFile := os.Stat(e.kubeconfig()); errors.Is(noFile, os.ErrNotExist) {
+			err = errors.Join(err, e.down(ctx, io.Discard))
+		}
+		return err
+	}
+	if err := os.Rename(fresh, e.kubeconfig()); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "Connected to context %s\n", name)
 	return nil

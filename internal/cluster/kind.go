@@ -172,7 +172,7 @@ func (k *kind) other(image string) string {
 	if os.Getenv("AUDIT_POLICY") == "" {
 		return ""
 	}
-	want, err := auditPolicy()
+	want, err := k.auditPolicy()
 	if err != nil {
 		return err.Error()
 	}
@@ -214,7 +214,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 		before.Detail = fmt.Sprintf("it could not be repaired (%v)", err)
 	}
 	// First what may fail: until then, a cluster that is there stays.
-	policy, err := auditPolicy()
+	policy, err := k.auditPolicy()
 	if err != nil {
 		return err
 	}
@@ -296,11 +296,15 @@ func (k *kind) image(ctx context.Context, e engine.Engine, out io.Writer) (strin
 	return nodeimage.Name(k.ws)
 }
 
-// auditPolicy is the file that AUDIT_POLICY names, or else our own.
-func auditPolicy() ([]byte, error) {
+// auditPolicy is the file that AUDIT_POLICY names, or else our own. A relative path begins at the root of the
+// clone: tests run in the folders of their packages.
+func (k *kind) auditPolicy() ([]byte, error) {
 	file := os.Getenv("AUDIT_POLICY")
 	if file == "" {
 		return kindAudit, nil
+	}
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(k.ws.Root, file)
 	}
 	policy, err := os.ReadFile(file)
 	if err != nil {

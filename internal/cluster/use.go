@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -60,5 +61,13 @@ func (c *Cluster) Pass() error {
 func (c *Cluster) OwnDefinitions(ctx context.Context, out io.Writer) (unlock func() error, err error) {
 	lock := flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock"))
 	unlock, _, err = acquire(ctx, lock, out, "A lesson, a check or a test uses the definitions of this cluster; waiting for it to end")
+	return unlock, err
+}
+
+// OwnNamespace waits until no other command of this clone runs the lesson of a namespace, which each of them
+// deletes at its start, and keeps them away until unlock.
+func (c *Cluster) OwnNamespace(ctx context.Context, name string, out io.Writer) (unlock func() error, err error) {
+	lock := flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), name+".lock"))
+	unlock, _, err = acquire(ctx, lock, out, fmt.Sprintf("Another command of this clone runs the lesson of the namespace %s; waiting for its end", name))
 	return unlock, err
 }

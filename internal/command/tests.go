@@ -217,6 +217,16 @@ func chaos(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	return execute(ctx, ws, workspace.Environ(), program, flags...)
 }
 
+// judgeCluster is the cluster that was asked for. In a shell of ours, CLUSTER says what the lessons use; the judge
+// has one of its own unless the command says otherwise: other controllers may work there, and it could stop no part.
+func judgeCluster(ws workspace.Workspace) string {
+	name := os.Getenv("CLUSTER")
+	if strings.HasPrefix(os.Getenv("KUBECONFIG"), ws.Path("")) && !strings.Contains(os.Getenv("MAKEFLAGS"), "CLUSTER="+name) {
+		return ""
+	}
+	return name
+}
+
 // judgeController plays everything that can go wrong to any controller; see internal/judge.
 // Its exit code is the judge's.
 func judgeController(ctx context.Context, ws workspace.Workspace, _ []string) error {
@@ -224,7 +234,7 @@ func judgeController(ctx context.Context, ws workspace.Workspace, _ []string) er
 	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./cmd/judge"); err != nil {
 		return err
 	}
-	flags := []string{"-controller", os.Getenv("CONTROLLER"), "-contract", os.Getenv("CONTRACT"), "-case", os.Getenv("CASE"), "-cluster", os.Getenv("CLUSTER")}
+	flags := []string{"-controller", os.Getenv("CONTROLLER"), "-contract", os.Getenv("CONTRACT"), "-case", os.Getenv("CASE"), "-cluster", judgeCluster(ws)}
 	for _, name := range []string{"LEVEL", "SEEDS", "SEED", "REPLAY"} {
 		if value := os.Getenv(name); value != "" {
 			flags = append(flags, "-"+strings.ToLower(name), value)

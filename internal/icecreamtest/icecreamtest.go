@@ -646,18 +646,22 @@ func PodOn(ice *v1alpha1.Icecream, node string) *corev1.Pod {
 }
 
 // RetiresWhatHasLostItsMark: ours is also a Deployment whose reference no longer says that we are its controller.
-// It goes, too, when the Icecream has another one.
+// It goes, too, when the Icecream has another one, but not what somebody else wants to go with the Icecream.
 func RetiresWhatHasLostItsMark(t *testing.T, prepare New) {
 	t.Parallel()
 	f := prepare(t)
 	f.Start()
 	vanilla := f.Create("vanilla", "cone", 0)
 	f.Until("vanilla", IsAvailable)
+	others := f.Foreign("exporter", metav1.OwnerReference{APIVersion: "controller.nicoleh.io/v1alpha1", Kind: "Icecream", Name: "vanilla", UID: vanilla.UID})
 	f.Stop()
 	f.PatchDeployment("cone", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"controller.nicoleh.io/v1alpha1","kind":"Icecream","name":"vanilla","uid":%q}]}}`, vanilla.UID))
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	f.Start()
 	f.Gone("cone")
+	if now := f.Deployment("exporter"); now.UID != others.UID || now.DeletionTimestamp != nil {
+		t.Errorf("the Deployment of somebody else: %+v", now.ObjectMeta)
+	}
 }
 
 // RetiresNothingOnAStaleSpec: the user takes a change of the name back, and the controller does not hear of it.

@@ -286,7 +286,7 @@ func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructur
 		message, _ := fields["message"].(string)
 		return fields["status"] != "True" && message != ""
 	})
-	if bad || strings.Contains(string(status), token) || s.saysMore(w, now.Object["status"]) {
+	if bad || strings.Contains(string(status), token) || s.saysMore(w, now) {
 		return nil
 	}
 	return &failure{kind: silent, detail: fmt.Sprintf("  status: %s", status), step: &w.step, requests: s.refusals()}
@@ -294,7 +294,8 @@ func (s *scene) said(ctx context.Context, w *ward, made *unstructured.Unstructur
 
 // saysMore says whether a status has a message, a reason or an error, at its top or in a condition, that it does not
 // have where nothing is refused: Degraded=True is an error, too, and so is a message without any condition.
-func (s *scene) saysMore(w *ward, status any) bool {
+func (s *scene) saysMore(w *ward, now *unstructured.Unstructured) bool {
+	status := stateOf([]unstructured.Unstructured{*now}, nil, nil)[0].content["status"] // without what differs from run to run
 	usual := map[string]bool{"": true}
 	for _, e := range s.want {
 		if e.Kind == w.step.Object.GetKind() {
@@ -601,7 +602,7 @@ func (s *scene) total() int {
 
 // asks says whether a request costs the API server something each time that it is sent.
 func asks(r faultproxy.Request) bool {
-	return r.Resource != "" && r.Resource != "events" && r.Resource != "leases" && !strings.HasPrefix(r.Verb, "watch")
+	return r.Resource != "" && r.Resource != "events" && !elects(r) && !strings.HasPrefix(r.Verb, "watch")
 }
 
 // memoryOf is the resident memory of a process in bytes; 0 where that is not to be known.

@@ -42,7 +42,7 @@ type Contract struct {
 	Writes   int // how many it may take for each change that people make, on average
 	Requests int // how many a minute there may be at rest
 	Copies   int // how many controllers can run on a machine at the same time; any number if zero
-	Exit     int // the exit code after SIGTERM
+	Exit     int // an exit code after SIGTERM that is as good as 0
 
 	Calls int           // how many calls to the outside it may take for each change that people make, on average
 	Retry time.Duration // how long what the outside has refused may not be asked for again

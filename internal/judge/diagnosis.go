@@ -177,7 +177,7 @@ func (c *Case) diagnosis(f *failure) (says, cure string) {
 	case undead:
 		return "Something of it still wrote after it had ended: a child process, or a request that nobody waited for.", "wiring"
 	case unwatched:
-		return fmt.Sprintf("It did not open all its watches within %s%s.", startWithin, when), "wiring"
+		return fmt.Sprintf("It did not open all its watches in time%s.", when), "wiring"
 	}
 	what := ""
 	if f.step != nil {
@@ -394,7 +394,9 @@ func (s *scene) evidence(f *failure) []faultproxy.Request {
 func (s *scene) meetsBystander(r faultproxy.Request, wanted string) bool {
 	o := sent(r)
 	return r.Verb == "create" && r.Code == http.StatusConflict && o != nil && o.GetName() != wanted &&
-		slices.ContainsFunc(slices.Collect(maps.Values(s.bystanders)), func(b *unstructured.Unstructured) bool { return b.GetName() == o.GetName() })
+		slices.ContainsFunc(slices.Collect(maps.Values(s.bystanders)), func(b *unstructured.Unstructured) bool {
+			return b.GetName() == o.GetName() && (o.GetKind() == "" || b.GetKind() == o.GetKind())
+		})
 }
 
 func changedEntries(d difference) (all []entry) {
@@ -470,7 +472,7 @@ func (s *scene) investigate(ctx context.Context, f *failure) {
 	default:
 		return
 	}
-	if (f.hint == nothing || f.hint == stubborn) && worked && s.lifeless(ctx) {
+	if (f.hint == nothing || f.hint == stubborn || f.hint == keeps) && worked && s.lifeless(ctx) {
 		f.hint = dead
 	}
 }
@@ -601,7 +603,7 @@ func (s *scene) lifeless(ctx context.Context) bool {
 	}
 	return poll.Until(ctx, 100*time.Millisecond, probeFor, func(context.Context) error {
 		if len(s.requests(faultproxy.Match{If: func(r faultproxy.Request) bool {
-			return r.Resource != "" && r.Resource != "leases" && !strings.HasPrefix(r.Verb, "watch") && r.Started.After(since)
+			return r.Resource != "" && !elects(r) && !strings.HasPrefix(r.Verb, "watch") && r.Started.After(since)
 		}})) == 0 {
 			return errors.New("no request")
 		}

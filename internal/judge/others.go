@@ -2,6 +2,7 @@ package judge
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -120,7 +121,7 @@ func sent(r faultproxy.Request) *unstructured.Unstructured {
 		o.Object = content
 		return o
 	}
-	if err := yaml.Unmarshal(r.Body, &o.Object); err != nil || o.Object == nil { // an apply may be YAML, of which JSON is a part
+	if json.Unmarshal(r.Body, &o.Object) != nil && yaml.Unmarshal(r.Body, &o.Object) != nil || o.Object == nil { // an apply may be YAML
 		return nil
 	}
 	return o

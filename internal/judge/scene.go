@@ -98,8 +98,12 @@ type program struct {
 var writes = faultproxy.Match{If: isWrite}
 
 func isWrite(r faultproxy.Request) bool {
-	return r.Write() && r.Resource != "events" && r.Resource != "leases" && r.Group != authenticationv1.GroupName && r.Group != authorizationv1.GroupName &&
-		!bytes.Contains(r.Body, []byte(resourcelock.LeaderElectionRecordAnnotationKey))
+	return r.Write() && r.Resource != "events" && !elects(r) && r.Group != authenticationv1.GroupName && r.Group != authorizationv1.GroupName
+}
+
+// elects says whether a request is about who is the leader: by a Lease, or by an annotation, as older clients do.
+func elects(r faultproxy.Request) bool {
+	return r.Resource == "leases" || bytes.Contains(r.Body, []byte(resourcelock.LeaderElectionRecordAnnotationKey))
 }
 
 // requests are those that have come through the proxy.
@@ -291,7 +295,7 @@ func (s *scene) prepare(ctx context.Context) error {
 // told its namespace may meet what the cases before have left.
 func (s *scene) elsewhere(r faultproxy.Request) bool {
 	if s.sideBySide() { // cases would wait for each other's lease
-		return r.Namespace != s.ns && (isWrite(r) || r.Write() && r.Resource == "leases")
+		return r.Namespace != s.ns && (isWrite(r) || r.Write() && elects(r))
 	}
 	return r.Namespace != s.ns && isWrite(r) && !strings.HasPrefix(r.Namespace, prefix)
 }
@@ -387,7 +391,7 @@ func (s *scene) program(copy int) *program {
 func (s *scene) working(ctx context.Context) error {
 	began := time.Now()
 	open, since := 0, began
-	err := poll.Until(ctx, 50*time.Millisecond, max(startWithin, 3*s.usualStartup()), func(context.Context) error {
+	err := poll.Until(ctx, 50*time.Millisecond, s.startWithin(), func(context.Context) error {
 		if n := s.Proxy.Open(faultproxy.Watches); n != open {
 			open, since = n, time.Now()
 		}
@@ -411,7 +415,7 @@ func (s *scene) working(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case open > 0 || s.undisturbed != nil:
-		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches", open, s.awaited)}
+		return &failure{kind: unwatched, detail: fmt.Sprintf("  %d of %d watches after %s", open, s.awaited, s.startWithin())}
 	case len(all) == 0:
 		return unusable("within %s the command has sent no request to the server that KUBECONFIG names: let it read that variable, or pass {{.Kubeconfig}} to it", startWithin)
 	default:
@@ -482,6 +486,9 @@ func (s *scene) usualStartup() time.Duration {
 	}
 	return s.undisturbed.startup
 }
+
+// startWithin is how long a command may take until it has opened its watches.
+func (s *scene) startWithin() time.Duration { return max(startWithin, 3*s.usualStartup()) }
 
 // started is how often a program was started so far.
 func (s *scene) started() int {

@@ -171,18 +171,18 @@ func TestLeaderElectionIsNoWrite(t *testing.T) {
 // An error in the status counts in whatever words it comes, if they are not the usual ones.
 func TestSaysMore(t *testing.T) {
 	w := &ward{step: Step{Object: &objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}}")[0]}}
-	s := &scene{want: stateOf(objects(t, "{kind: A, apiVersion: v1, metadata: {name: b}, status: {message: made, conditions: [{type: Ready, status: 'True', message: fine}]}}"), nil, nil)}
+	s := &scene{want: stateOf(objects(t, "{kind: A, apiVersion: v1, metadata: {name: b, namespace: judge-0000}, status: {message: 'made judge-0000/x', conditions: [{type: Ready, status: 'True', message: fine}]}}"), nil, nil)}
 	for status, want := range map[string]bool{
 		"{}":                                           false,
-		"{message: made}":                              false,
+		"{message: 'made judge-1a2b/x'}":               false,
 		"{replicas: 0, phase: Pending}":                false,
 		"{message: creating was refused}":              true,
 		"{phase: Failed, reason: CreateFailed}":        true,
 		"{conditions: [{type: Ready, message: fine}]}": false,
 		"{conditions: [{type: Degraded, status: 'True', message: cannot create it}]}": true,
 	} {
-		o := objects(t, "{kind: A, apiVersion: v1, metadata: {name: a}, status: "+status+"}")[0]
-		if s.saysMore(w, o.Object["status"]) != want {
+		o := objects(t, "{kind: A, apiVersion: v1, metadata: {name: a, namespace: judge-1a2b}, status: "+status+"}")[0]
+		if s.saysMore(w, &o) != want {
 			t.Errorf("%s: %t", status, !want)
 		}
 	}

@@ -35,7 +35,7 @@ func Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s work
 
 // Run is the function Run for the person who has this prefix. The lesson's shell
 // has environ in addition.
-func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (readme.Summary, error) {
+func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Cluster, s workspace.Step, show io.Writer, update bool, environ ...string) (all readme.Summary, err error) {
 	if update && p != "" {
 		return readme.Summary{}, fmt.Errorf("a README is written for everybody: unset %s", PrefixVariable)
 	}
@@ -48,9 +48,13 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 			return readme.Summary{}, err
 		}
 	}
+	unlock, err := c.OwnNamespace(ctx, p.Namespace(s), show)
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	env := append(append(workspace.Quick(workspace.Without(c.Environ(), PrefixVariable)), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
-	var all readme.Summary
 	for _, file := range files {
 		if err := p.remove(ctx, c, s); err != nil {
 			return all, err

@@ -9,7 +9,7 @@ import (
 )
 
 func bash(script string, timeout time.Duration) Command {
-	return Command{Path: "bash", Args: []string{"-c", script}, Timeout: timeout}
+	return Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: timeout}
 }
 
 func TestResult(t *testing.T) {

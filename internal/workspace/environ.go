@@ -12,7 +12,7 @@ import (
 // workshop's programs do: where bash goes and what it reads, what Go builds, for which
 // processor Docker's images are, whether client-go takes this machine for a pod of some
 // other cluster, and whether make takes itself for a part of another make.
-var leadAstray = []string{"CDPATH", "BASH_ENV", "ENV", "GOOS", "GOARCH", "DOCKER_DEFAULT_PLATFORM",
+var leadAstray = []string{"GO111MODULE", "CDPATH", "BASH_ENV", "ENV", "GOOS", "GOARCH", "DOCKER_DEFAULT_PLATFORM",
 	"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
 
 // leadLessonsAstray are further ones that change what bash, curl, kubectl or a script

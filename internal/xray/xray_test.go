@@ -115,7 +115,7 @@ func (r *room) bash(script string) testenv.Result {
 }
 
 func (r *room) command(script string) testenv.Command {
-	return testenv.Command{Path: "bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute, Env: r.Environ()}
+	return testenv.Command{Path: "/bin/bash", Args: []string{"-c", script}, Timeout: 5 * time.Minute, Env: r.Environ()}
 }
 
 // curl is a command that asks for something in the namespace, through the proxy.

@@ -75,6 +75,9 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 					return true
 				}
 			}
+			if err == nil {
+				delete(p.memory.obstacles, request.key)
+			}
 		}
 		if held {
 			if o, refused := p.memory.obstacleOf(request); refused && costs && o.reason == v1alpha1.ReasonDisruptionBudget {

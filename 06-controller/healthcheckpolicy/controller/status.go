@@ -48,7 +48,17 @@ func (o *outcome) add(reason string, pod *pod, message string) {
 	}
 }
 
-const maxServerMessage = 1024
+const (
+	maxServerMessage = 1024
+	serverSays       = ". The server says: "
+)
+
+// sameRefusal reports whether two messages count the same pods, and quote the same words of the server.
+func sameRefusal(a, b string) bool {
+	counts, said, _ := strings.Cut(a, serverSays)
+	otherCounts, otherSaid, _ := strings.Cut(b, serverSays)
+	return counts == otherCounts && loop.SameWords(said, otherSaid)
+}
 
 // enforced returns the condition's reason and message. The message holds nothing
 // that varies without a change: no times, and no numbers of tries.
@@ -74,7 +84,7 @@ func (o *outcome) enforced() (reason, message string) {
 	}
 	message = strings.Join(counts, "; ")
 	if said != "" {
-		message += ". The server says: " + loop.Cut(said, maxServerMessage)
+		message += serverSays + loop.Cut(said, maxServerMessage)
 	}
 	return reason, message
 }
@@ -108,6 +118,9 @@ func (p *pass) statusOf() *v1alpha1.HealthCheckPolicyStatus {
 
 // set sets a condition about the present generation of the policy.
 func (p *pass) set(status *v1alpha1.HealthCheckPolicyStatus, kind string, value metav1.ConditionStatus, reason, message string) {
+	if before := meta.FindStatusCondition(status.Conditions, kind); before != nil && before.Reason == reason && before.ObservedGeneration == p.policy.Generation && sameRefusal(before.Message, message) {
+		message = before.Message // a process that has just begun hears another number of the request, for example
+	}
 	// SetStatusCondition uses the time only if the condition's status changes.
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: kind, Status: value, Reason: reason, Message: message,
 		ObservedGeneration: p.policy.Generation, LastTransitionTime: metav1.NewTime(p.now)})

@@ -354,12 +354,18 @@ func (c *Controller) olds(ice *v1alpha1.Icecream) ([]*appsv1.Deployment, error) 
 	}
 	var olds []*appsv1.Deployment
 	for _, o := range all {
-		if d := o.(*appsv1.Deployment); d.Namespace == ice.Namespace && d.Name != ice.Spec.DeploymentName && owned(ice, d) && d.DeletionTimestamp == nil {
+		if d := o.(*appsv1.Deployment); d.Namespace == ice.Namespace && d.Name != ice.Spec.DeploymentName && made(ice, d) && d.DeletionTimestamp == nil {
 			olds = append(olds, d)
 		}
 	}
 	slices.SortFunc(olds, func(a, b *appsv1.Deployment) int { return cmp.Compare(a.Name, b.Name) })
 	return olds, nil
+}
+
+// made says whether this controller has made an owned Deployment for the Icecream: it may have lost the mark
+// of a controller, but its selector cannot change. One of somebody else's may only name the Icecream as its owner.
+func made(ice *v1alpha1.Icecream, d *appsv1.Deployment) bool {
+	return owned(ice, d) && (metav1.GetControllerOfNoCopy(d) != nil || d.Spec.Selector.MatchLabels[v1alpha1.UIDLabel] == string(ice.UID))
 }
 
 // first returns the Deployment whose numbers a status has while the new one is missing.
@@ -427,7 +433,7 @@ func (c *Controller) failed(ctx context.Context, ice *v1alpha1.Icecream, d *apps
 	if said == "" {
 		return err
 	}
-	if before := meta.FindStatusCondition(ice.Status.Conditions, v1alpha1.ConditionAvailable); before != nil && before.Reason == v1alpha1.ReasonRefused && loop.SameWords(before.Message, said) {
+	if before := meta.FindStatusCondition(ice.Status.Conditions, v1alpha1.ConditionAvailable); before != nil && before.Reason == v1alpha1.ReasonRefused && before.ObservedGeneration == ice.Generation && loop.SameWords(before.Message, said) {
 		said = before.Message // without the time, or the number of the request, that this answer has
 	}
 	c.loop.Phase(cache.MetaObjectToName(ice), "report")

@@ -97,6 +97,10 @@ func statusOf(ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, pods []cor
 		if ok {
 			c.Status = metav1.ConditionTrue
 		}
+		if before := meta.FindStatusCondition(status.Conditions, kind); reason == controllerv1alpha1.ReasonRefused &&
+			before != nil && before.Reason == reason && before.ObservedGeneration == ice.Generation {
+			c.Message = before.Message // the first words: other ones each time would be a write each time
+		}
 		meta.SetStatusCondition(&status.Conditions, c) // moves lastTransitionTime only with the condition's status
 	}
 	switch said := refusal(failed); {

@@ -210,10 +210,16 @@ func (r *IcecreamReconciler) olds(ctx context.Context, ice *controllerv1alpha1.I
 	var all appsv1.DeploymentList
 	err := r.List(ctx, &all, client.InNamespace(ice.Namespace), client.MatchingFields{byOwner: string(ice.UID)})
 	olds := slices.DeleteFunc(all.Items, func(d appsv1.Deployment) bool {
-		return d.Name == ice.Spec.DeploymentName || !owned(ice, &d) || !d.DeletionTimestamp.IsZero()
+		return d.Name == ice.Spec.DeploymentName || !made(ice, &d) || !d.DeletionTimestamp.IsZero()
 	})
 	slices.SortFunc(olds, func(a, b appsv1.Deployment) int { return cmp.Compare(a.Name, b.Name) })
 	return olds, err
+}
+
+// made says whether this controller has made an owned Deployment for the Icecream: it may have lost the mark
+// of a controller, but its selector cannot change. One of somebody else's may only name the Icecream as its owner.
+func made(ice *controllerv1alpha1.Icecream, d *appsv1.Deployment) bool {
+	return owned(ice, d) && (metav1.GetControllerOfNoCopy(d) != nil || d.Spec.Selector.MatchLabels[controllerv1alpha1.UIDLabel] == string(ice.UID))
 }
 
 // retire deletes what we have looked at, and nothing else of the same name.

@@ -136,7 +136,7 @@ func (s *suite) define(ctx context.Context, cfg *envconf.Config) (context.Contex
 	}
 	isNew := err != nil
 	apply := k8s.Patch{PatchType: types.ApplyYAMLPatchType, Data: text}
-	asMakeDoes := func(o *metav1.PatchOptions) { o.FieldManager, o.Force = "kubectl", new(true) } // or make deploy would find conflicts
+	asMakeDoes := func(o *metav1.PatchOptions) { o.FieldManager, o.Force = "kubectl", new(true) } // or the next make run would leave what is no longer in the file
 	if err := r.Patch(ctx, &crd, apply, asMakeDoes); err != nil {
 		return ctx, fmt.Errorf("installing the CRD: %w", err)
 	}
