@@ -158,6 +158,38 @@ func TestManyBrokenAnswersHoldUpNoOtherPod(t *testing.T) {
 
 const maxAskedInAPass = 4
 
+// A webhook lets the dry run through and refuses the eviction. That is tried again later and later, as any refusal.
+func TestARefusedEvictionAfterAnAcceptedDryRunBacksOff(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	f.pod("a", withoutProbes, f.controlled())
+	f.Inject(faultproxy.Rule{Match: evictions, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	f.policy("example", specOf("kill", every(1)))
+	f.Start()
+	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"))
+	time.Sleep(15 * time.Second) // after 1, 2, 4 and 8 s; without the wait, about fifteen
+	if n := len(f.Proxy.Requests(evictions)); n > 6 {
+		t.Errorf("%d evictions in 15 s", n)
+	}
+}
+
+// What the API server has refused about a pod counts until it agrees.
+func TestAPodThatMayGoByNowIsThrottled(t *testing.T) {
+	t.Parallel()
+	f := newPolicyTest(t)
+	owned := f.controlled()
+	f.pod("a", withoutProbes, owned)
+	f.pod("b", withoutProbes, owned)
+	refused := f.Inject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "pods/eviction", Name: "a"}, Fault: faultproxy.Answer, Code: 403, Times: -1})
+	f.policy("example", specOf("kill", every(600)))
+	f.Start()
+	f.expect("example", counted(1, 0), hindered("Forbidden", "Forbidden: 1 pod"))
+	f.expectEvicted(1)
+	refused.Remove()
+	f.edit("a", `{"metadata":{"annotations":{"x":"y"}}}`) // which may be what a webhook wants
+	f.expect("example", counted(1, 0), hindered("Throttled", "Throttled: 1 pod"))
+}
+
 // Pods that end make no place for further questions.
 func TestPodsThatEndMakeNoPlaceForFurtherQuestions(t *testing.T) {
 	t.Parallel()

@@ -329,7 +329,7 @@ func (k *keeper) leaf(ctx context.Context, a *authority, service *corev1.Service
 			k.refuse(service, somebodyElses(name.Name))
 			next = k.now().Add(patienceWithOthers)
 		}
-		return false, next, !errors.Is(err, loop.ErrStale) && !errors.Is(err, errUnlabelled), err // where the cache is behind, it has had one
+		return false, next, !errors.Is(err, loop.ErrStale) && !errors.As(err, new(unlabelled)), err // where the cache is behind, it has had one
 	}
 	moves := exists && !a.signing.signed(secret.Data[corev1.TLSCertKey]) // from one CA to the next
 	certificate, private, err := a.signing.leaf(hosts, k.leafLifetime)
@@ -397,7 +397,7 @@ func (k *keeper) foreign(ctx context.Context, name cache.ObjectName, service *co
 	case secret.Labels[caLabel] == "" && service != nil && metav1.IsControlledBy(secret, service) && secret.Type == corev1.SecretTypeTLS:
 		metav1.SetMetaDataLabel(&secret.ObjectMeta, caLabel, k.label())
 		if secret, err = k.secretsClient.Secrets(name.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: manager}); err != nil {
-			return false, fmt.Errorf("the Secret %s %w, which it does not get back: %w", name, errUnlabelled, err)
+			return false, unlabelled{fmt.Errorf("the Secret %s has lost its label, which it does not get back: %w", name, err)}
 		}
 		k.wrote(k.secrets, secret, "the label was gone")
 	case secret.Labels[caLabel] != k.label():
@@ -406,8 +406,10 @@ func (k *keeper) foreign(ctx context.Context, name cache.ObjectName, service *co
 	return false, fmt.Errorf("the Secret %s was made a moment ago: %w", name, loop.ErrStale)
 }
 
-// errUnlabelled is about a certificate of ours that the cache does not hold. The rotation waits for it.
-var errUnlabelled = errors.New("has lost its label")
+// An unlabelled error is about a certificate of ours that the cache does not hold. The rotation waits for it.
+type unlabelled struct{ error }
+
+func (u unlabelled) Unwrap() error { return u.error }
 
 // hosts are what a Service's certificate is for.
 func (k *keeper) hosts(service *corev1.Service) ([]string, error) {

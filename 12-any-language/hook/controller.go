@@ -54,7 +54,7 @@ type controller struct {
 	loop              *loop.Loop
 	parents, children dynamic.ResourceInterface
 	cached, owned     cache.Indexer // what the informers hold: never change an object from there
-	waiting           sync.Map      // keys of parents that want a name which somebody else has, or may have
+	waiting           sync.Map      // keys of parents that want what they do not get, as a name that somebody else has
 	namespace         string
 	program           []string
 	informers         informers
@@ -135,7 +135,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	}
 	c.waiting.Store(key, true) // before it looks: what it sees in the way may go at any time
 	taken, failed := c.bring(ctx, parent, q.Children, a.Children)
-	if taken == "" {
+	if taken == "" && loop.Refused(failed) == "" { // what goes may also make room in a quota
 		c.waiting.Delete(key)
 	}
 	if q.Taken, q.Refused = taken, loop.Refused(failed); q.Refused == "" && failed != nil {
@@ -198,12 +198,11 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 		return wanted[child.GetName()] || child.GetDeletionTimestamp() != nil
 	})
 	if len(left) > 0 {
-		errs = append(errs, c.confirm(ctx, parent))
-	}
-	for _, child := range left {
-		if err := errors.Join(errs...); err != nil {
+		if err := c.confirm(ctx, parent); err != nil {
 			return taken, err
 		}
+	}
+	for _, child := range left { // one that may not go keeps no other
 		uid, version := child.GetUID(), child.GetResourceVersion() // neither of one that has got the name since, nor of what it has become
 		background := metav1.DeletePropagationBackground           // for a Job, the default would leave its pods behind
 		if err := c.children.Delete(ctx, child.GetName(), metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}); !apierrors.IsNotFound(err) {
@@ -217,7 +216,7 @@ func (c *controller) bring(ctx context.Context, parent *unstructured.Unstructure
 // something is made for it, or deleted, a cache that may be behind is not enough.
 func (c *controller) confirm(ctx context.Context, parent *unstructured.Unstructured) error {
 	live, err := c.parents.Get(ctx, parent.GetName(), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (live.GetUID() != parent.GetUID() || live.GetGeneration() != parent.GetGeneration() || live.GetDeletionTimestamp() != nil) {
+	if apierrors.IsNotFound(err) || err == nil && (live.GetUID() != parent.GetUID() || live.GetResourceVersion() != parent.GetResourceVersion()) {
 		return loop.ErrStale
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/k8s-go/workshop/internal/fatal"
+	"github.com/k8s-go/workshop/internal/workspace"
 	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
@@ -37,6 +38,25 @@ func TestLessonShell(t *testing.T) {
 	} {
 		if got := lessonShell(own); got != want {
 			t.Errorf("lessonShell(%q) = %q, want %q", own, got, want)
+		}
+	}
+}
+
+// In a shell of ours, CLUSTER is no wish of whoever types make judge.
+func TestJudgeCluster(t *testing.T) {
+	ws := workspace.Workspace{Root: "/clone"}
+	for name, tc := range map[string]struct{ cluster, kubeconfig, xray, flags, want string }{
+		"nothing":              {"", "", "", "", ""},
+		"asked for":            {"kind", "/home/me/.kube/config", "", "", "kind"},
+		"make shell":           {"kwok", "/clone/.workshop/kwok/kubeconfig", "", "", ""},
+		"make web":             {"kwok", "/tmp/workshop-web-1/kubeconfig", "/tmp/x", "", ""},
+		"asked for in a shell": {"kwok", "/clone/.workshop/kwok/kubeconfig", "", "s -- CONTRACT=mirror CLUSTER=kwok", "kwok"},
+	} {
+		for variable, value := range map[string]string{"CLUSTER": tc.cluster, "KUBECONFIG": tc.kubeconfig, report.Variable: tc.xray, "MAKEFLAGS": tc.flags} {
+			t.Setenv(variable, value)
+		}
+		if got := judgeCluster(ws); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }

@@ -659,9 +659,12 @@ func RetiresWhatHasLostItsMark(t *testing.T, prepare New) {
 	f.Patch("vanilla", `{"spec":{"deploymentName":"cup"}}`)
 	f.Start()
 	f.Gone("cone")
-	if now := f.Deployment("exporter"); now.UID != others.UID || now.DeletionTimestamp != nil {
-		t.Errorf("the Deployment of somebody else: %+v", now.ObjectMeta)
-	}
+	fatal.If(t, f.Hold(time.Second, func() error {
+		if now := f.Deployment("exporter"); now.UID != others.UID || now.DeletionTimestamp != nil {
+			return fmt.Errorf("the Deployment of somebody else: %+v", now.ObjectMeta)
+		}
+		return nil
+	}))
 }
 
 // RetiresNothingOnAStaleSpec: the user takes a change of the name back, and the controller does not hear of it.

@@ -366,7 +366,7 @@ func (s *scene) launch(copy int) error {
 
 // lostLease says whether the controller elects a leader, and could not renew its lease.
 func (s *scene) lostLease() bool {
-	leases := s.requests(faultproxy.Match{Group: "coordination.k8s.io", Resource: "leases"})
+	leases := s.requests(faultproxy.Match{If: elects})
 	return len(leases) > 0 && (leases[len(leases)-1].Code/100 != 2 || s.away.Load())
 }
 

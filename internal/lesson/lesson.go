@@ -43,16 +43,20 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 	if err != nil {
 		return readme.Summary{}, err
 	}
-	if c.Name() == "existing" {
-		if err := p.free(ctx, c, s); err != nil {
-			return readme.Summary{}, err
-		}
+	told := show
+	if told == nil {
+		told = io.Discard
 	}
-	unlock, err := c.OwnNamespace(ctx, p.Namespace(s), show)
+	unlock, err := c.OwnNamespace(ctx, p.Namespace(s), told)
 	if err != nil {
 		return all, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if c.Name() == "existing" {
+		if err := p.free(ctx, c, s); err != nil {
+			return all, err
+		}
+	}
 	env := append(append(workspace.Quick(workspace.Without(c.Environ(), PrefixVariable)), p.Environ()), environ...)
 	runner := readme.Runner{Dir: ws.Root, Env: env, Show: show, Update: update}
 	for _, file := range files {

@@ -75,7 +75,7 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 					return true
 				}
 			}
-			if err == nil {
+			if err == nil && left > 0 { // no eviction follows now; if it were refused, its wait would have to go on growing
 				delete(p.memory.obstacles, request.key)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -81,6 +82,9 @@ func rolledOut(d *appsv1.Deployment) bool {
 		s.UpdatedReplicas >= replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas >= replicas
 }
 
+// digits are what differs from one refusal to the next without a meaning: times, and the numbers of requests.
+var digits = regexp.MustCompile(`[0-9]+`)
+
 // statusOf returns the status that an Icecream should have. The Deployment is the one whose
 // numbers count, if there is any; it may still be one of an older name.
 func statusOf(ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, pods []corev1.Pod, failed error) controllerv1alpha1.IcecreamStatus {
@@ -98,8 +102,8 @@ func statusOf(ice *controllerv1alpha1.Icecream, d *appsv1.Deployment, pods []cor
 			c.Status = metav1.ConditionTrue
 		}
 		if before := meta.FindStatusCondition(status.Conditions, kind); reason == controllerv1alpha1.ReasonRefused &&
-			before != nil && before.Reason == reason && before.ObservedGeneration == ice.Generation {
-			c.Message = before.Message // the first words: other ones each time would be a write each time
+			before != nil && before.Reason == reason && before.ObservedGeneration == ice.Generation && digits.ReplaceAllString(before.Message, "") == digits.ReplaceAllString(message, "") {
+			c.Message = before.Message // another time or number in each answer would be a write each time
 		}
 		meta.SetStatusCondition(&status.Conditions, c) // moves lastTransitionTime only with the condition's status
 	}
