@@ -212,6 +212,9 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 // also has to remove it.
 func (c *Cluster) Created() bool { return c.created }
 
+// Adopt makes Release remove a cluster that Up has found, as if Up had made it.
+func (c *Cluster) Adopt() { c.created = true }
+
 // Release ends the use of a cluster: if Up has made it, and nobody else uses it, it
 // is removed. It also works after an interrupt has ended ctx.
 func (c *Cluster) Release(ctx context.Context, out io.Writer) error {

@@ -132,6 +132,7 @@ func onFurther(ctx context.Context, ws workspace.Workspace, n int, seats [][]str
 	if err := c.Up(ctx, os.Stdout); err != nil {
 		return err
 	}
+	c.Adopt() // if it was there, a run before was killed: nobody else makes one of this name
 	return release(ctx, ws, c, func(c *cluster.Cluster) error {
 		return onFurther(ctx, ws, n-1, append(seats, c.Environ()), f)
 	})

@@ -174,6 +174,15 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 	if err != nil {
 		return "", err
 	}
+	unfinished, err := filepath.Glob(filepath.Join(dir, ".build-*"))
+	if err != nil {
+		return "", err
+	}
+	for _, folder := range unfinished { // of a check that was killed, and not of one that compiles now
+		if info, err := os.Stat(folder); err == nil && time.Since(info.ModTime()) > time.Hour {
+			_ = os.RemoveAll(folder)
+		}
+	}
 	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
 	temp, err := os.MkdirTemp(dir, ".build-") // on the disk of the binary, go moves it to its place; from another one it would copy
 	if err != nil {
