@@ -473,6 +473,7 @@ func TestBrowserKeyboard(t *testing.T) {
 	_, c := begin(t, "", &ws)
 	b := open(t, c, "/?step=1")
 	b.ready(1)
+	b.until(`document.querySelector('.run-button') !== null`) // the lesson may come after the prompt
 	focus := func() string {
 		return eval[string](b, `document.activeElement.id || document.activeElement.className || document.activeElement.tagName`)
 	}
