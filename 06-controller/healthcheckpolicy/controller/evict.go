@@ -64,9 +64,10 @@ func (c *Controller) evict(ctx context.Context, p *pass) (goOn bool) {
 		switch {
 		case held:
 			p.waits(pod, o, left)
-		case left == 0 || brake.asks < maxAsked && !brake.asked[pod.UID]:
-			brake.asked[pod.UID] = true
-			brake.asks++
+		case left == 0 || len(brake.asked) < maxAsked && !brake.asked[pod.UID]:
+			if left > 0 {
+				brake.asked[pod.UID] = true
+			}
 			err := c.postEviction(ctx, pod, metav1.DryRunAll)
 			held = !p.went(err, request)
 			if answerOf(err) == tryAgain {
@@ -165,7 +166,6 @@ func (c *Controller) evictOne(ctx context.Context, p *pass, cached *pod, budgets
 	if err == nil || mayBeDone(err) {
 		brake.last = time.Now()
 		clear(brake.asked)
-		brake.asks = 0
 	} else {
 		brake.ignored = stamp
 	}
@@ -204,8 +204,7 @@ type brake struct {
 	ignored time.Time // a lastEvictionTime that does not count: its eviction was refused, or it lies in the future
 
 	delay   time.Duration                 // what the status write took, if that was long
-	asked   map[types.UID]bool            // pods, since the last eviction ...
-	asks    int                           // ... and how often, which the end of a pod does not change
+	asked   map[types.UID]bool            // pods, at most maxAsked, while the brake has held since the last eviction
 	used    *policyv1.PodDisruptionBudget // by the last eviction, in the state before that
 	stopped types.UID                     // of the pod at which the last pass ended, because the server could not say
 }

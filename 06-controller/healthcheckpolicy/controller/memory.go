@@ -100,7 +100,7 @@ func (o obstacle) again(reason, message string, now time.Time, retryAfter time.D
 
 // keepOnly forgets pods that the policy no longer has to do with.
 func (m *memory) keepOnly(groups ...[]*pod) {
-	if len(m.obstacles) == 0 && len(m.evicted) == 0 && len(m.brake.asked) == 0 {
+	if len(m.obstacles) == 0 && len(m.evicted) == 0 {
 		return
 	}
 	counts := map[types.UID]bool{}
@@ -109,7 +109,6 @@ func (m *memory) keepOnly(groups ...[]*pod) {
 	}
 	maps.DeleteFunc(m.obstacles, func(k requestKey, _ obstacle) bool { _, known := counts[k.pod]; return !known })
 	maps.DeleteFunc(m.evicted, func(pod types.UID, _ bool) bool { return !counts[pod] })
-	maps.DeleteFunc(m.brake.asked, func(pod types.UID, _ bool) bool { return !counts[pod] })
 }
 
 // A pace puts off statuses of which a better one is likely to follow soon.
