@@ -86,7 +86,7 @@ help:
 ##   make chaos CLUSTER=kind FAILOVERS=20   step 07: the leader ends so often, in three ways
 ##   make judge-mutants    the judge on controllers with a known fault; MUTANT=pattern; all: rewrite its table
 ##   make judge-table      the judge on our controllers and on the sample-controller: rewrite its table
-##   make generate         deep copies, clients and CRDs from the Go types of step 05; pictures of the lessons' diagrams
+##   make generate         deep copies, clients and CRDs from Go types (05, 09, 10); pictures of the lessons' diagrams
 ##   make upgrade K8S=1.37 move every place that names a version of Kubernetes; says what is left to edit
 ##   make trainers         rewrite the tables of exercises in TRAINERS.md
 ##   make lint             gofmt, go vet, staticcheck, shellcheck, actionlint

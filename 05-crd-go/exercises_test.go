@@ -54,7 +54,7 @@ func controllerGen(c *check.C) string {
 		ws, err := workspace.Find()
 		c.Must(err)
 		generator.binary = ws.Path("codegen", "controller-gen")
-		generator.err = proc.Run(c.Context(), proc.Cmd{Path: "go", Dir: filepath.Join(ws.Root, "scripts", "codegen"), Env: workspace.Environ(),
+		generator.err = proc.Go(c.Context(), proc.Cmd{Dir: filepath.Join(ws.Root, "scripts", "codegen"), Env: workspace.Environ(),
 			Args: []string{"build", "-ldflags=-s", "-o", generator.binary, "sigs.k8s.io/controller-tools/cmd/controller-gen"}})
 	})
 	c.Must(generator.err)

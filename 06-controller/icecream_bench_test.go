@@ -193,7 +193,7 @@ func sampleController(b *testing.B) (program, definition string, err error) {
 		return "", "", fmt.Errorf("reading what go mod download says: %w", err)
 	}
 	program = filepath.Join(dir, "sample-controller")
-	if err := proc.Run(b.Context(), proc.Cmd{Path: "go", Args: []string{"build", "-buildvcs=false", "-o", program, "."}, Dir: source.Dir}); err != nil {
+	if err := proc.Go(b.Context(), proc.Cmd{Args: []string{"build", "-buildvcs=false", "-o", program, "."}, Dir: source.Dir}); err != nil {
 		return "", "", err
 	}
 	return program, filepath.Join(source.Dir, "artifacts", "examples", "crd-status-subresource.yaml"), nil

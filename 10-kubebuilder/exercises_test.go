@@ -271,9 +271,9 @@ func checkSuite(c *check.C) {
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{c.Path("webhook.go"): variants}})
 	c.Must(err)
 	c.Must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
-	if output, err := proc.Output(c.Context(), proc.Cmd{Path: "go", Dir: c.Path("."), Env: workspace.Environ(), Grace: 10 * time.Second,
+	if err := proc.Go(c.Context(), proc.Cmd{Dir: c.Path("."), Env: workspace.Environ(),
 		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "suite"), "."}}); err != nil {
-		c.Fail("a suite that compiles", output+err.Error())
+		c.Fail("a suite that compiles", err.Error())
 	}
 	suite := func(environ ...string) testenv.Command {
 		return testenv.Command{Path: filepath.Join(dir, "suite"), Args: []string{"-ginkgo.no-color"}, Timeout: 3 * time.Minute, Grace: 20 * time.Second,

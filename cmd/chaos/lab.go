@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/gofrs/flock"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -118,7 +117,7 @@ func (l *lab) binary(name string) string { return l.ws.Path("chaos", name) }
 
 func (l *lab) build(ctx context.Context, name, pkg string, args ...string) error {
 	args = append([]string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", l.binary(name)}, append(args, pkg)...)
-	if err := proc.Run(ctx, proc.Cmd{Path: "go", Args: args, Dir: l.ws.Root, Grace: 10 * time.Second}); err != nil {
+	if err := proc.Go(ctx, proc.Cmd{Args: args, Dir: l.ws.Root}); err != nil {
 		return fmt.Errorf("building %s: %w", pkg, err)
 	}
 	return nil

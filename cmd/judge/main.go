@@ -29,6 +29,7 @@ func main() {
 	stop()
 	switch {
 	case interrupted:
+		interrupt.SayLeft(os.Stderr, err)
 		code = 130
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "error:", err)

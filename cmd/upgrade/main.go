@@ -39,6 +39,12 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	// What it tells to do when it stops half-way undoes other changes, too.
+	if changed, err := proc.Output(ctx, proc.Cmd{Path: "git", Args: []string{"status", "--porcelain", "--untracked-files=no"}, Dir: ws.Root, Env: workspace.Environ()}); err != nil {
+		return err
+	} else if changed != "" {
+		return fmt.Errorf("this clone has changes: commit them, or put them aside with git stash\n%s", changed)
+	}
 	old, err := versionsOf(ws)
 	if err != nil {
 		return err

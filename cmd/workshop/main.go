@@ -23,6 +23,7 @@ func main() {
 	switch {
 	case err == nil:
 	case interrupted:
+		interrupt.SayLeft(os.Stderr, err)
 		fmt.Fprintln(os.Stderr, "Interrupted")
 		os.Exit(130)
 	case errors.As(err, &exit): // it has been said why

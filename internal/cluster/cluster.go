@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -36,6 +37,7 @@ const (
 type Status struct {
 	State  State
 	Detail string
+	Used   string // why it may be repaired and not made anew, where others use it
 }
 
 // A provider makes one kind of cluster.
@@ -104,6 +106,9 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (*Cluster,
 	if want != "" {
 		return nil, "", fmt.Errorf("CLUSTER=%s is not known: use one of %s", want, strings.Join(names, ", "))
 	}
+	if os.Getenv("K8S_VERSION") != "" || os.Getenv("AUDIT_POLICY") != "" {
+		return all[0], "K8S_VERSION and AUDIT_POLICY are for kind", nil
+	}
 	own := all[:2] // somebody's own cluster, and one made for a purpose, are used only when asked for
 	var broken *Cluster
 	for _, c := range own {
@@ -163,17 +168,26 @@ func (c *Cluster) Use(ctx context.Context, out io.Writer) (state State, detail s
 // is to be done. If it fails or is cancelled, nothing of a cluster that it had
 // begun to make is left.
 func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
+	if err := c.leaves(); err != nil {
+		return err
+	}
+	start := time.Now()
+	// Every cluster is used with the kubectl of the pinned version. Others may remove their clusters meanwhile.
+	if err := pinned.ControlPlane.Build(ctx, c.ws, out, append(c.p.binaries(), "kubectl")...); err != nil {
+		return err
+	}
+	built := time.Since(start) > time.Second
 	unlock, waited, err := lock(ctx, c.ws, out)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if e, ok := c.p.(*existing); ok {
-		if from := e.leaves(); from != "" {
-			if used, err := c.used(); used || err != nil {
-				return errors.Join(err, fmt.Errorf("CLUSTER=existing: another command or shell of this clone uses context %s, and would go on in the other one: end it first, or choose that context again in KUBECONFIG", from))
-			}
-		}
+	if err := c.leaves(); err != nil {
+		return err
+	}
+	used, err := c.used()
+	if err != nil {
+		return err
 	}
 	if err := c.hold(); err != nil {
 		return err
@@ -183,18 +197,17 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 			err = errors.Join(err, c.letGo())
 		}
 	}()
-	// Every cluster is used with the kubectl of the pinned version.
-	if err := pinned.ControlPlane.Build(ctx, c.ws, out, append(c.p.binaries(), "kubectl")...); err != nil {
-		return err
-	}
 	before := c.seen
-	if before == nil || waited || before.State != Ready { // another command may have made it since
+	if before == nil || built || waited || before.State != Ready { // another command may have made it since
 		status := c.p.status(ctx)
 		before = &status
 	}
 	c.seen = nil
 	if before.State == Ready {
 		return nil
+	}
+	if used {
+		before.Used = fmt.Sprintf("another command or shell of this clone uses the %s cluster: end it first, or remove the cluster under it: make down CLUSTER=%[1]s", c.Name())
 	}
 	if err := c.p.up(ctx, *before, out); err != nil {
 		return err
@@ -206,6 +219,19 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		fmt.Fprintln(out, note)
 	}
 	return nil
+}
+
+// leaves fails if the cluster is somebody's own, and others would be left in another one than they think.
+func (c *Cluster) leaves() error {
+	e, ok := c.p.(*existing)
+	if !ok || e.leaves() == "" {
+		return nil
+	}
+	used, err := c.used()
+	if used {
+		err = fmt.Errorf("CLUSTER=existing: another command or shell of this clone uses context %s, and would go on in the other one: end it first, or choose that context again in KUBECONFIG", e.leaves())
+	}
+	return err
 }
 
 // Created reports whether Up has made the cluster, so that whoever called Up
@@ -221,7 +247,7 @@ func (c *Cluster) Release(ctx context.Context, out io.Writer) error {
 	if !c.created {
 		return c.letGo()
 	}
-	return c.remove(context.WithoutCancel(ctx), out, false)
+	return interrupt.CleanUp(c.remove(context.WithoutCancel(ctx), out, false))
 }
 
 // Down removes the cluster with everything that Up made. A cluster that is not
@@ -258,15 +284,15 @@ type Parts struct {
 
 // Fetch builds or pulls whatever Up needs and is not there yet. It starts nothing.
 func (c *Cluster) Fetch(ctx context.Context, out io.Writer) (parts Parts, err error) {
-	unlock, _, err := lock(ctx, c.ws, out) // another command may build the same
-	if err != nil {
-		return Parts{}, err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
 	names := append(c.p.binaries(), "kubectl")
 	if err := pinned.ControlPlane.Build(ctx, c.ws, out, names...); err != nil {
 		return Parts{}, err
 	}
+	unlock, _, err := lock(ctx, c.ws, out) // another command may pull the same
+	if err != nil {
+		return Parts{}, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	parts, err = c.p.fetch(ctx, out)
 	parts.Files = append(parts.Files, pinned.ControlPlane.Files(names...)...)
 	return parts, err

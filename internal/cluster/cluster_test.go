@@ -25,6 +25,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/testfile"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
 
@@ -53,6 +54,7 @@ func TestSelectNeverTakesSomebodysCluster(t *testing.T) {
 // A cluster of this clone that is partly down comes before one that it could
 // have, such as kind where an engine answers.
 func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
+	t.Setenv("K8S_VERSION", "")
 	fakeEngine(t, "")
 	ws := clone(t)
 	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
@@ -63,6 +65,11 @@ func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
 	if err != nil || c.Name() != "kwok" || !strings.Contains(why, "broken") {
 		t.Errorf("Select = %v (%s), %v", c, why, err)
 	}
+	t.Setenv("K8S_VERSION", "1.35") // which kwok would not heed
+	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
+		t.Errorf("with K8S_VERSION, Select = %v (%s), %v", c, why, err)
+	}
+	t.Setenv("K8S_VERSION", "")
 	// One that was made for a purpose is not taken for any other.
 	ws = clone(t)
 	fatal.If(t, os.MkdirAll(ws.Path("kwok-chaos"), 0o755))
@@ -195,7 +202,7 @@ func TestExistingOutlivesTheProxy(t *testing.T) {
 	proxied := filepath.Join(t.TempDir(), "kubeconfig")
 	fatal.If(t, proxy.WriteKubeconfig(proxied, "", ""))
 	t.Setenv("KUBECONFIG", proxied)
-	if status := e.status(t.Context()); status != (Status{Ready, "context one"}) {
+	if status := e.status(t.Context()); status != (Status{State: Ready, Detail: "context one"}) {
 		t.Errorf("in a terminal of make web it is %+v", status)
 	}
 	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
@@ -205,7 +212,7 @@ func TestExistingOutlivesTheProxy(t *testing.T) {
 	// Who has nothing but a proxy gets that.
 	fatal.If(t, e.down(t.Context(), io.Discard))
 	fatal.If(t, e.up(t.Context(), Status{}, io.Discard))
-	if status := e.status(t.Context()); status != (Status{Ready, "context " + workspace.ProxyContext}) {
+	if status := e.status(t.Context()); status != (Status{State: Ready, Detail: "context " + workspace.ProxyContext}) {
 		t.Errorf("with a proxy alone it is %+v", status)
 	}
 }
@@ -456,6 +463,31 @@ func TestReleaseLeavesTheClusterToOthers(t *testing.T) {
 	}
 	if err := errors.Join(other.hold(), maker.Down(t.Context(), &out)); err != nil || p.downs != 2 {
 		t.Errorf("make down: %v, removed %d times", err, p.downs)
+	}
+}
+
+// Whatever is wrong with it: without its objects they could not go on.
+func TestNotMadeAnewUnderOthers(t *testing.T) {
+	ws := clone(t)
+	testfile.WriteAll(t, ws.Root, map[string]string{
+		"scripts/controlplane/go.mod":    "module x\n\nrequire k8s.io/kubernetes v1.36.3\n",
+		"scripts/controlplane/go.sum":    "",
+		"scripts/controlplane/kwok.yaml": "{}",
+	})
+	k := &kwok{ws: ws}
+	for name, stamp := range map[string]string{"of another version": "another", "half-made": ""} {
+		fatal.If(t, os.MkdirAll(k.dir(), 0o755))
+		if stamp != "" {
+			fatal.If(t, os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644))
+		}
+		err := k.up(t.Context(), Status{State: Broken, Detail: "it is " + name, Used: "a shell uses it"}, io.Discard)
+		if err == nil || err.Error() != "it is "+name+"; and a shell uses it" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(k.dir()); err != nil {
+			t.Errorf("%s: its folder is gone: %v", name, err)
+		}
+		fatal.If(t, os.RemoveAll(k.dir()))
 	}
 }
 

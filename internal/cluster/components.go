@@ -84,7 +84,7 @@ func (k *kwok) start(ctx context.Context, name string) error {
 	// Not through proc: it has to outlive this process.
 	cmd := exec.Command(c.Binary, c.Args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = c.WorkDir, log, log
-	cmd.Env = environ(k.ws, k)
+	cmd.Env = k.environ()
 	for _, e := range c.Envs {
 		cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
 	}

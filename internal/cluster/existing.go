@@ -64,22 +64,22 @@ func (e *existing) exportLogs(context.Context, string) error { return nil }
 func (e *existing) status(ctx context.Context) Status {
 	have, err := os.ReadFile(e.kubeconfig())
 	if errors.Is(err, os.ErrNotExist) {
-		return Status{Absent, "not connected"}
+		return Status{State: Absent, Detail: "not connected"}
 	}
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	want, name, err := e.chosenContext()
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	if !bytes.Equal(have, want) {
-		return Status{Broken, "KUBECONFIG has changed since"}
+		return Status{State: Broken, Detail: "KUBECONFIG has changed since"}
 	}
 	if err := Healthy(ctx, e.kubeconfig()); err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
-	return Status{Ready, "context " + name}
+	return Status{State: Ready, Detail: "context " + name}
 }
 
 // chosenContext returns a kubeconfig with nothing but the current context of

@@ -19,6 +19,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/engine"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/nodeimage"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/poll"
@@ -133,32 +134,32 @@ func (k *kind) status(ctx context.Context) Status {
 	e, err := k.engine(ctx)
 	if err != nil {
 		if known {
-			return Status{Broken, err.Error()}
+			return Status{State: Broken, Detail: err.Error()}
 		}
-		return Status{Absent, err.Error()}
+		return Status{State: Absent, Detail: err.Error()}
 	}
 	nodes, err := k.nodes(ctx, e)
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	if len(nodes) == 0 && !known {
-		return Status{Absent, "no cluster"}
+		return Status{State: Absent, Detail: "no cluster"}
 	}
 	image, err := os.ReadFile(k.dir("image"))
 	if err != nil || len(nodes) == 0 {
-		return Status{Broken, "not started completely, or its node is gone"}
+		return Status{State: Broken, Detail: "not started completely, or its node is gone"}
 	}
 	if other := k.other(string(image)); other != "" {
-		return Status{Broken, other}
+		return Status{State: Broken, Detail: other}
 	}
 	if err := Healthy(ctx, k.kubeconfig()); err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	detail := fmt.Sprintf("%s, real containers in %s %s", image, e.Name, e.Version)
 	if own, _, _, err := k.versions(); err == nil && os.Getenv("K8S_VERSION") == "" && !runs(string(image), own) {
 		detail += fmt.Sprintf("; this clone is for Kubernetes %s, which make down and make up give you", own)
 	}
-	return Status{Ready, detail}
+	return Status{State: Ready, Detail: detail}
 }
 
 // runs reports whether a node image is of a minor version, such as 1.36.
@@ -213,6 +214,9 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 		}
 		before.Detail = fmt.Sprintf("it could not be repaired (%v)", err)
 	}
+	if before.Used != "" {
+		return fmt.Errorf("%s; and %s", before.Detail, before.Used)
+	}
 	// First what may fail: until then, a cluster that is there stays.
 	policy, err := k.auditPolicy()
 	if err != nil {
@@ -234,7 +238,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 	}
 	start = time.Now()
 	if err := k.create(ctx, parts.Image, policy, out); err != nil {
-		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
+		return errors.Join(err, interrupt.CleanUp(k.down(context.WithoutCancel(ctx), io.Discard)))
 	}
 	fmt.Fprintf(out, "kind cluster started in %.1fs\n", time.Since(start).Seconds())
 	return nil

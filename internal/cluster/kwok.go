@@ -18,6 +18,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/diskspace"
 	"github.com/k8s-go/workshop/internal/freeport"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
@@ -159,32 +160,32 @@ func (k *kwok) stamp() (string, error) {
 func (k *kwok) status(ctx context.Context) Status {
 	running, err := k.processes(ctx)
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	if _, err := os.Stat(k.dir()); errors.Is(err, os.ErrNotExist) && len(running) == 0 {
-		return Status{Absent, "no cluster"}
+		return Status{State: Absent, Detail: "no cluster"}
 	}
 	if missing := missingComponents(running); len(missing) > 0 {
-		return Status{Broken, strings.Join(missing, ", ") + " not running"}
+		return Status{State: Broken, Detail: strings.Join(missing, ", ") + " not running"}
 	}
 	want, err := k.stamp()
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	if have, err := os.ReadFile(k.dir("stamp")); err != nil || string(have) != want {
-		return Status{Broken, "not started completely, or of other versions or options than are asked for now"}
+		return Status{State: Broken, Detail: "not started completely, or of other versions or options than are asked for now"}
 	}
 	if err := Healthy(ctx, k.kubeconfig()); err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
 	version, err := pinned.KubernetesVersion(k.ws)
 	if err != nil {
-		return Status{Broken, err.Error()}
+		return Status{State: Broken, Detail: err.Error()}
 	}
-	return Status{Ready, fmt.Sprintf("Kubernetes %s, control plane as local processes, %d simulated nodes", version, kwokNodes)}
+	return Status{State: Ready, Detail: fmt.Sprintf("Kubernetes %s, control plane as local processes, %d simulated nodes", version, kwokNodes)}
 }
 
-func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
+func (k *kwok) up(ctx context.Context, before Status, out io.Writer) error {
 	if err := diskspace.Require(k.ws.Path(), 512<<20, "a cluster"); err != nil {
 		return err
 	}
@@ -194,7 +195,9 @@ func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
 	}
 	start := time.Now()
 	verb := "started"
-	if have, err := os.ReadFile(k.dir("stamp")); err == nil && string(have) == stamp {
+	have, err := os.ReadFile(k.dir("stamp"))
+	switch {
+	case err == nil && string(have) == stamp:
 		err := k.repair(ctx, out)
 		if err == nil {
 			fmt.Fprintf(out, "%s cluster repaired in %.1fs; its objects are still there\n", k.name(), time.Since(start).Seconds())
@@ -203,15 +206,20 @@ func (k *kwok) up(ctx context.Context, _ Status, out io.Writer) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if before.Used != "" {
+			return fmt.Errorf("it could not be repaired, and is not made anew, because %s\n%w", before.Used, err)
+		}
 		fmt.Fprintf(out, "It could not be repaired (%v); starting a new one\n", err)
 		verb = "started anew"
-	} else if err == nil {
+	case before.Used != "":
+		return fmt.Errorf("%s; and %s", before.Detail, before.Used)
+	case err == nil:
 		fmt.Fprintf(out, "The %s cluster is of other versions or options than are asked for now; starting a new one, without its objects\n", k.name())
 		verb = "started anew"
 	}
 	if err := k.create(ctx, stamp); err != nil {
 		// Removed also when it was Ctrl-C that ended it.
-		return errors.Join(err, k.down(context.WithoutCancel(ctx), io.Discard))
+		return errors.Join(err, interrupt.CleanUp(k.down(context.WithoutCancel(ctx), io.Discard)))
 	}
 	fmt.Fprintf(out, "%s cluster %s in %.1fs\n", k.name(), verb, time.Since(start).Seconds())
 	return nil
@@ -396,16 +404,21 @@ func (k *kwok) exportLogs(_ context.Context, dir string) error {
 	return err
 }
 
-// kwokctl runs kwokctl with a home folder of its own, in which it keeps the
-// cluster. KWOK_WORKDIR, the other way to tell it where, is cut at a space.
-func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
+// environ is that of kwokctl and of all components. kwokctl keeps the cluster in the home folder, and kwok reads
+// its configuration there; KWOK_WORKDIR, the other way to tell it where, is cut at a space. To collect garbage
+// less often, up to a limit, leaves the processor to others.
+func (k *kwok) environ() []string {
 	env := slices.DeleteFunc(environ(k.ws, k), func(kv string) bool { return strings.HasPrefix(kv, "KWOK_") })
+	return append(env, "HOME="+k.dir(), "GOGC=400", "GOMEMLIMIT=800MiB")
+}
+
+// kwokctl runs kwokctl on the cluster.
+func (k *kwok) kwokctl(ctx context.Context, args ...string) error {
 	return proc.Run(ctx, proc.Cmd{
 		Path: k.ws.Bin("kwokctl"), Args: append([]string{"--name", k.ws.ID()}, args...),
 		// In this folder kill finds it too, if the one who started it was killed.
 		Dir: k.dir(),
-		// Its processes inherit the rest: to collect garbage less often, up to a limit, leaves the processor to others.
-		Env: append(env, "HOME="+k.dir(), "GOGC=400", "GOMEMLIMIT=800MiB"),
+		Env: k.environ(),
 	})
 }
 

@@ -221,10 +221,6 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		fmt.Println("This terminal is such a shell already: kubectl and KUBECONFIG are set. Go on with the next command of the lesson.")
 		return nil
 	}
-	c, err := chooseUp(ctx, ws)
-	if err != nil {
-		return err
-	}
 	prefix, err := lesson.ParsePrefix(os.Getenv(lesson.PrefixVariable))
 	if err != nil {
 		return err
@@ -232,6 +228,10 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	path, err := exec.LookPath(lessonShell(os.Getenv("SHELL")))
 	if err != nil {
 		return fmt.Errorf("SHELL: %w", err)
+	}
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return err
 	}
 	fmt.Printf("kubectl and KUBECONFIG are those of the %s cluster; exit or Ctrl-D to leave (the cluster stays, make down removes it)\n", c.Name())
 	if prefix != "" {

@@ -213,10 +213,15 @@ func chaos(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		flags = []string{"-seed", seed}
 	}
 	program := ws.Path("chaos", "chaos")
-	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./cmd/chaos"); err != nil {
+	if err := goBuild(ctx, ws, program, "./cmd/chaos"); err != nil {
 		return err
 	}
 	return execute(ctx, ws, workspace.Environ(), program, flags...)
+}
+
+// goBuild builds a program of the workshop's own; what go downloads for it is shown.
+func goBuild(ctx context.Context, ws workspace.Workspace, program, pkg string) error {
+	return proc.Go(ctx, proc.Cmd{Args: []string{"build", "-o", program, pkg}, Dir: ws.Root, Env: workspace.Environ(), Out: os.Stdout, Err: os.Stderr})
 }
 
 // judgeCluster is the cluster that was asked for. In a shell of ours, CLUSTER says what the lessons use; the judge
@@ -234,7 +239,7 @@ func judgeCluster(ws workspace.Workspace) string {
 // Its exit code is the judge's.
 func judgeController(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	program := ws.Path("judge", "judge")
-	if err := execute(ctx, ws, workspace.Environ(), "go", "build", "-o", program, "./cmd/judge"); err != nil {
+	if err := goBuild(ctx, ws, program, "./cmd/judge"); err != nil {
 		return err
 	}
 	flags := []string{"-controller", os.Getenv("CONTROLLER"), "-contract", os.Getenv("CONTRACT"), "-case", os.Getenv("CASE"), "-cluster", judgeCluster(ws)}

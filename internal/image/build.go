@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -24,7 +23,7 @@ func Build(ctx context.Context, root, pkg, arch string, labels map[string]string
 	}
 	defer os.RemoveAll(dir)
 	binary := filepath.Join(dir, "program")
-	if err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: root, Grace: 10 * time.Second,
+	if err := proc.Go(ctx, proc.Cmd{Dir: root,
 		// Without paths, the state of the clone and a build ID, only the sources count.
 		Args: []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", binary, pkg},
 		Env:  workspace.Environ("CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch),

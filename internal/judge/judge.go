@@ -31,6 +31,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/crash"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -139,7 +140,7 @@ func Judge(ctx context.Context, o Options, out io.Writer) (v *Verdict, err error
 		return nil, err
 	}
 	l, err := openLab(ctx, o, out)
-	defer func() { err = errors.Join(err, l.close()) }()
+	defer func() { err = errors.Join(err, interrupt.CleanUp(l.close())) }()
 	if err != nil {
 		return nil, err
 	}

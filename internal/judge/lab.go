@@ -425,7 +425,7 @@ func (l *lab) build(ctx context.Context, what, controller string) (string, error
 		return command, nil
 	}
 	env := workspace.Environ("GOBIN=" + filepath.Dir(binary))
-	if err := proc.Run(ctx, proc.Cmd{Path: "go", Args: args, Dir: l.ws.Root, Env: env, Grace: 10 * time.Second}); err != nil {
+	if err := proc.Go(ctx, proc.Cmd{Args: args, Dir: l.ws.Root, Env: env}); err != nil {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}

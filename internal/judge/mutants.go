@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -160,8 +159,8 @@ func tell(ctx context.Context, ws workspace.Workspace, mutants []Mutant, seed ui
 			return told, err
 		}
 		binary := filepath.Join(dir, path.Base(m.Program))
-		if err := proc.Run(ctx, proc.Cmd{Path: "go", Args: []string{"build", "-buildvcs=false", "-overlay=" + overlay, "-o", binary, "./" + m.Program},
-			Dir: ws.Root, Env: workspace.Environ(), Grace: 10 * time.Second}); err != nil {
+		if err := proc.Go(ctx, proc.Cmd{Args: []string{"build", "-buildvcs=false", "-overlay=" + overlay, "-o", binary, "./" + m.Program},
+			Dir: ws.Root, Env: workspace.Environ()}); err != nil {
 			return told, fmt.Errorf("mutant %q does not build: %w", m.Name, err)
 		}
 		args := strings.TrimSpace(" -namespace {{.Namespace}} " + m.Args)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/k8s-go/workshop/internal/cluster"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/readme"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -66,7 +67,7 @@ func (p Prefix) Run(ctx context.Context, ws workspace.Workspace, c *cluster.Clus
 		summary, err := runner.Run(ctx, file)
 		all = all.Add(summary)
 		if err != nil {
-			return all, errors.Join(err, p.remove(context.WithoutCancel(ctx), c, s))
+			return all, errors.Join(err, interrupt.CleanUp(p.remove(context.WithoutCancel(ctx), c, s)))
 		}
 	}
 	return all, nil

@@ -39,7 +39,7 @@ func list(ctx context.Context, ws workspace.Workspace, env ...string) (asked, co
 	for _, n := range needed {
 		for _, goos := range systems {
 			var out proc.Buffer
-			err := proc.Run(ctx, proc.Cmd{Path: "go", Dir: filepath.Join(ws.Root, n.Dir),
+			err := proc.Go(ctx, proc.Cmd{Dir: filepath.Join(ws.Root, n.Dir),
 				Args: append([]string{"list", "-e", "-f", "{{with .Error}}{{.}}{{end}}"}, n.Packages...),
 				Env:  workspace.Environ(append(env, "GOOS="+goos)...), Out: &out, Err: &out})
 			if err != nil {
@@ -68,8 +68,8 @@ func MissingModules(ctx context.Context, ws workspace.Workspace) ([]string, erro
 	return missing, err
 }
 
-// Pack writes a pack for machines like this one to file, or below .workshop if file
-// is empty. With CLUSTER=kind it also gets a node image first; with CLUSTER=kwok it
+// Pack writes a pack for machines like this one to file, or into it if it is a folder, or below
+// .workshop if it is empty. With CLUSTER=kind it also gets a node image first; with CLUSTER=kwok it
 // leaves that out; else the node image is in the pack if a container engine has it.
 func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io.Writer) (err error) {
 	if want == "existing" {
@@ -96,11 +96,18 @@ func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	name := fmt.Sprintf("workshop-%s-%s-%.10s.tar.gz", m.OS, m.Arch, m.Commit)
 	if file == "" {
-		file = ws.Path(fmt.Sprintf("workshop-%s-%s-%.10s.tar.gz", m.OS, m.Arch, m.Commit))
+		file = ws.Path(name)
+	} else if info, err := os.Stat(file); err == nil && info.IsDir() {
+		file = filepath.Join(file, name)
 	}
 	// All of it takes minutes, and where the pack is to go may be a stick.
-	if err := diskspace.Require(filepath.Dir(file), 1<<30, "a pack"); err != nil {
+	err = diskspace.Require(filepath.Dir(file), 1<<30, "a pack")
+	if err == nil {
+		err = writable(filepath.Dir(file))
+	}
+	if err != nil {
 		return fmt.Errorf("PACK=%s: %w", file, err)
 	}
 	files := map[string]string{}
@@ -207,6 +214,14 @@ func save(ctx context.Context, image, file string) (name string, err error) {
 	}
 	_, err = e.Run(ctx, "save", "--output", file, name)
 	return name, err
+}
+
+func writable(dir string) error {
+	probe, err := os.CreateTemp(dir, ".pack-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // write writes the pack beside its place first, so that no half of one can be handed out.

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 
@@ -53,13 +54,17 @@ func KubernetesVersion(ws workspace.Workspace) (string, error) {
 // current; it reports on out which binary is being built, how many of how many,
 // and how long it took. An interrupted build is continued by the next one, from
 // Go's build cache.
-func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer, names ...string) error {
+func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer, names ...string) (err error) {
 	stale, err := t.stale(ws, names)
 	if err != nil || len(stale) == 0 {
 		return err
 	}
 	if _, err := exec.LookPath("go"); err != nil {
 		return errors.New("go is not on PATH: install Go (https://go.dev/dl) and try again")
+	}
+	all, err := t.tools(ws)
+	if err != nil {
+		return err
 	}
 	stamp, err := t.Stamp(ws)
 	if err != nil {
@@ -73,9 +78,23 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 	if err := os.MkdirAll(filepath.Join(dir, ".stamps"), 0o755); err != nil {
 		return err
 	}
+	l := flock.New(filepath.Join(dir, ".lock"))
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if free, err := l.TryLock(); err != nil {
+		return fmt.Errorf("locking %s: %w", l.Path(), err)
+	} else if !free {
+		fmt.Fprintln(out, "Another command of this clone is building; waiting for it to end")
+		if _, err := l.TryLockContext(ctx, 200*time.Millisecond); err != nil {
+			return fmt.Errorf("waiting for %s: %w", l.Path(), err)
+		}
+		if stale, err = t.stale(ws, names); err != nil || len(stale) == 0 {
+			return err
+		}
+	}
 	purpose := "building " + t.Module
 	if cache := BuildCache(ctx); cache != "" { // which takes most of it, and may be on another disk
-		if err := diskspace.Require(cache, t.NeedsFree, purpose); err != nil {
+		needs := min(t.NeedsFree, max(2<<30, t.NeedsFree/uint64(len(all))*uint64(len(stale)))) // kubectl alone, for one
+		if err := diskspace.Require(cache, needs, purpose); err != nil {
 			return err
 		}
 	}
@@ -173,9 +192,9 @@ func BuildCache(ctx context.Context) string {
 }
 
 func goCommand(ctx context.Context, dir string, args []string) error {
-	err := proc.Run(ctx, proc.Cmd{Path: "go", Args: args, Dir: dir,
+	err := proc.Go(ctx, proc.Cmd{Args: args, Dir: dir,
 		// Static, also under GOFLAGS=-race: they serve as local processes and in images FROM scratch.
-		Env: workspace.Environ("CGO_ENABLED=0", "GOFLAGS=-buildvcs=false"), Grace: 5 * time.Second})
+		Env: workspace.Environ("CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/testfile"
@@ -88,6 +91,26 @@ func TestBuildFailures(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if err := s.Build(context.Background(), ws, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "install Go") {
 		t.Errorf("no go: error = %v", err)
+	}
+}
+
+func TestBuildsWaitForEachOther(t *testing.T) {
+	ws, s := clone(t)
+	mustBuild(t, ws, s)
+	fatal.If(t, os.Remove(ws.Path("small", "one")))
+	l := flock.New(ws.Path("small", ".lock"))
+	if ok, err := l.TryLock(); !ok || err != nil {
+		t.Fatalf("nobody builds: %v, %v", ok, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var out bytes.Buffer
+	if err := s.Build(ctx, ws, &out); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(out.String(), "waiting") {
+		t.Errorf("beside another build: %v, and said %q", err, out.String())
+	}
+	fatal.If(t, l.Close())
+	if out := mustBuild(t, ws, s); !strings.Contains(out, "[1/1] one") {
+		t.Errorf("after it:\n%s", out)
 	}
 }
 

@@ -42,9 +42,13 @@ func (p *Process) KillSession(ctx context.Context) ([]string, error) {
 	for _, l := range left {
 		command, _ := l.CmdlineWithContext(ctx) // empty if it has just ended
 		lines = append(lines, fmt.Sprintf("%d %s", l.Pid, command))
-		_ = unix.Kill(int(l.Pid), unix.SIGKILL)
 	}
-	return lines, poll.Until(ctx, 50*time.Millisecond, 10*time.Second, look)
+	return lines, poll.Until(ctx, 50*time.Millisecond, 10*time.Second, func(ctx context.Context) error {
+		for _, l := range left { // also what one of them has started meanwhile
+			_ = unix.Kill(int(l.Pid), unix.SIGKILL)
+		}
+		return look(ctx)
+	})
 }
 
 func (p *Process) session(ctx context.Context) ([]*process.Process, error) {

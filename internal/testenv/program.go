@@ -172,9 +172,8 @@ func GoBuild(ctx context.Context, root, pkg, binary, overlays string, options ..
 			return nil
 		}
 	}
-	// The grace is for go to remove its temporary folder.
 	dir, pkg := moduleOf(root, pkg)
-	if err := errors.Join(os.RemoveAll(of), proc.Run(ctx, proc.Cmd{Path: "go", Args: append(args, pkg), Dir: dir, Env: env, Grace: 10 * time.Second})); err != nil {
+	if err := errors.Join(os.RemoveAll(of), proc.Go(ctx, proc.Cmd{Args: append(args, pkg), Dir: dir, Env: env})); err != nil {
 		return err
 	}
 	if sum == "" || sourcesOf(root, cloneNow()) != sum { // somebody works on them

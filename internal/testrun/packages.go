@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -47,14 +46,7 @@ func List(ctx context.Context, dir, patterns string, flags ...string) ([]Package
 	var output bytes.Buffer
 	// -export compiles. Otherwise two lanes that start with an empty build cache
 	// would both compile all of client-go. What does not compile go test will report.
-	// go list that is interrupted early leaves its temporary folder behind, so it
-	// gets one of ours.
-	temp, err := os.MkdirTemp("", "workshop-list-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(temp)
-	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: dir, Env: append(os.Environ(), "GOTMPDIR="+temp), Out: &output, Grace: 10 * time.Second, Args: slices.Concat([]string{"list", "-e", "-export", "-test",
+	err := proc.Go(ctx, proc.Cmd{Dir: dir, Out: &output, Args: slices.Concat([]string{"list", "-e", "-export", "-test",
 		"-json=ImportPath,Dir,Deps,TestGoFiles,XTestGoFiles"}, flags, strings.Fields(patterns))})
 	if err != nil {
 		return nil, fmt.Errorf("listing the packages with tests: %w", err)

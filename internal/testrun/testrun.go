@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 	"gotest.tools/gotestsum/testjson"
 
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/terminal"
 )
@@ -101,7 +102,7 @@ func (r Run) once(ctx context.Context) (failed []failure, err error) {
 	seated.Wait()
 	stop()
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, errors.Join(append(errs, context.Cause(ctx))...)
 	}
 	d.summary(tests)
 	if r.Chosen && err == nil && tests.Total() == 0 {
@@ -148,7 +149,7 @@ func (r Run) job(ctx context.Context, d *display, lines io.Writer, args, seat []
 		leftErr = errors.Join(leftErr, fmt.Errorf("tests have left processes running, which are ended now:\n  %s", strings.Join(left, "\n  ")))
 	}
 	if leftErr != nil {
-		return errors.Join(err, unclean{leftErr})
+		return errors.Join(err, interrupt.CleanUp(unclean{leftErr}))
 	}
 	return err
 }

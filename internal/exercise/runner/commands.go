@@ -167,7 +167,7 @@ func Check(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	passed, err := checkTasks(ctx, ws, tasks)
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return errors.Join(ctx.Err(), err)
 	case err != nil:
 		return couldNotCheck(err)
 	case !passed:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/exercise"
+	"github.com/k8s-go/workshop/internal/interrupt"
 	"github.com/k8s-go/workshop/internal/lesson"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
@@ -82,10 +83,10 @@ func runChecks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Tas
 		done(nil)
 	}
 	if _, err := p.KillSession(context.WithoutCancel(ctx)); err != nil { // the learner's programs, if the checks have crashed
-		failed = errors.Join(failed, err)
+		failed = errors.Join(failed, interrupt.CleanUp(err))
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, errors.Join(context.Cause(ctx), failed)
 	}
 	verdicts, errs := map[string]exercise.Verdict{}, []error(nil)
 	for _, t := range tasks {
