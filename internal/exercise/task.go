@@ -172,8 +172,14 @@ func Of(step workspace.Step) ([]Task, error) {
 // UpTo returns the tasks that a check of t covers: t itself, and before it those of
 // its folder, because what they ask for has to stay true.
 func (t Task) UpTo() ([]Task, error) {
+	all, err := t.Together()
+	return slices.DeleteFunc(all, func(other Task) bool { return other.Number > t.Number }), err
+}
+
+// Together returns the tasks of its folder, which share their files: the learner's, and ours.
+func (t Task) Together() ([]Task, error) {
 	all, err := Of(t.Step)
-	return slices.DeleteFunc(all, func(other Task) bool { return other.folder() != t.folder() || other.Number > t.Number }), err
+	return slices.DeleteFunc(all, func(other Task) bool { return other.folder() != t.folder() }), err
 }
 
 // complete fills in what may be left out, and says what may not.

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofrs/flock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
@@ -298,11 +299,9 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 	build := func(ctx context.Context, binary string) error {
 		return testenv.GoBuild(ctx, c.tree, "./"+filepath.ToSlash(folder), binary, c.T.TempDir(), options...)
 	}
-	// It is kept, so that what has not changed is not linked again.
 	var binary string
 	if os.Getenv(exercise.WorkEnv) != "" {
-		binary = c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
-		err = build(c.Context(), binary)
+		binary, err = c.ownBinary(name, func(kept string) error { return build(c.Context(), kept) })
 	} else { // other checks may prove the same program
 		binary = filepath.Join(c.tree, "programs", testenv.ProgramKey(name, options), name)
 		err = once(&built, binary, func() error { return build(context.WithoutCancel(c.Context()), binary) })
@@ -320,6 +319,36 @@ func (c *C) build(dir, name string, options ...testenv.ProgramOption) string {
 		broken(path.Join(shownModule(c.tree, dir), filepath.ToSlash(folder)) + ": its package is not main, so it is no program")
 	}
 	return binary
+}
+
+// ownBinary builds a binary that is kept, so that what has not changed is not linked again, and returns a copy of it
+// that goes with this check: another one at the same time, as from the page, may build it anew.
+func (c *C) ownBinary(name string, build func(kept string) error) (binary string, err error) {
+	kept := c.ws.Path("exercises", "bin", c.task.Step.Name, c.task.Name, name)
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		return "", err
+	}
+	l := flock.New(kept + ".lock")
+	if _, err := l.TryLockContext(c.Context(), 100*time.Millisecond); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := build(kept); err != nil {
+		return "", err
+	}
+	binary = filepath.Join(c.T.TempDir(), name) // the name is the program's user agent
+	if os.Link(kept, binary) == nil {
+		return binary, nil
+	}
+	info, err := os.Stat(kept) // it is on another disk
+	if err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(kept)
+	if err != nil {
+		return "", err
+	}
+	return binary, os.WriteFile(binary, program, info.Mode())
 }
 
 // shownModule returns how a learner calls the module of a folder in a tree. The compiler names

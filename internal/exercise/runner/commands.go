@@ -146,6 +146,23 @@ func Reset(_ context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	t := tasks[0]
+	together, err := t.Together()
+	if err != nil {
+		return err
+	}
+	var passed []string
+	for _, other := range together {
+		s, err := other.State(ws)
+		if err != nil {
+			return err
+		}
+		if s.Passed != nil {
+			passed = append(passed, other.Name)
+		}
+	}
+	if t.Shares() && len(passed) > 0 && os.Getenv("FORCE") == "" {
+		return fmt.Errorf("%s is the program of %d tasks, of which %s passed with it: make reset %s FORCE=1 sets all of it aside", t.Shown(""), len(together), strings.Join(passed, " and "), t.Args())
+	}
 	aside, err := t.SetAside(ws, time.Now())
 	if err != nil {
 		return err
@@ -154,6 +171,7 @@ func Reset(_ context.Context, ws workspace.Workspace, _ []string) error {
 		return fmt.Errorf("your files are in %s, and a new copy could not be written: %w", aside, err)
 	}
 	fmt.Printf("Your files are in %s; %s is as in the beginning\n", aside, t.Shown(""))
+	fmt.Printf("  rm -r %[1]s && mv %[2]s %[1]s   takes them back\n", t.Shown(""), aside)
 	return nil
 }
 
@@ -269,7 +287,16 @@ func checkTasks(ctx context.Context, ws workspace.Workspace, tasks []exercise.Ta
 			explain()
 		}
 	case passed:
-		fmt.Printf("\nmake solution %s compares yours with ours\n", tasks[len(tasks)-1].Args())
+		last := tasks[len(tasks)-1]
+		together, err := last.Together()
+		if err != nil {
+			return false, err
+		}
+		if i := slices.IndexFunc(together, func(t exercise.Task) bool { return t.Number > last.Number }); i >= 0 {
+			fmt.Printf("\nmake exercise %s goes on\n", together[i].Args())
+		} else {
+			fmt.Printf("\nmake solution %s compares yours with ours\n", last.Args())
+		}
 	}
 	return passed, failed
 }
@@ -336,7 +363,7 @@ func remember(ws workspace.Workspace, t exercise.Task, v exercise.Verdict) error
 	if err != nil {
 		return err
 	}
-	if len(changed) > 0 {
+	if len(changed) > 0 && !t.Shares() { // with what several tasks have added, nobody begins again
 		fmt.Printf("Note: since you began, the workshop has changed %s of task %s; make reset %s sets yours aside and begins with the new one\n",
 			strings.Join(changed, " and "), t.ID(), t.Args())
 	}
@@ -390,6 +417,17 @@ func Solution(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	}
 	if s.Passed == nil && os.Getenv("FORCE") == "" {
 		return fmt.Errorf("task %s has not passed yet: make check %s; make solution %s FORCE=1 shows ours all the same", t.ID(), t.Args(), t.Args())
+	}
+	together, err := t.Together()
+	if err != nil {
+		return err
+	}
+	last := together[len(together)-1]
+	if s, err = last.State(ws); err != nil {
+		return err
+	}
+	if s.Passed == nil && os.Getenv("FORCE") == "" {
+		return fmt.Errorf("ours answers all tasks of %s, and task %s has not passed yet: make exercise %s goes on; make solution %s FORCE=1 shows ours all the same", t.Shown(""), last.ID(), last.Args(), t.Args())
 	}
 	ours, err := t.Solution()
 	if err != nil {

@@ -169,13 +169,22 @@ func TestLearner(t *testing.T) {
 	}
 
 	// Nothing is lost: neither by a reset nor by a change of ours.
-	l.run(0, "reset N=1 TASK=counter", "work/.aside/01-curl/counter-")
+	l.run(0, "reset N=1 TASK=counter", "work/.aside/01-curl/counter-", "takes them back")
 	l.edit("01-curl/counter.sh", "set -euo pipefail", "set -euo pipefail # changed")
 	l.run(1, "check N=1 TASK=counter", "the workshop has changed counter.sh of task 1.3; make reset N=1 TASK=counter")
 	fatal.If(t, os.Chmod(filepath.Join(l.ws.Root, counter.Shown("counter.sh")), 0o644))
 	l.run(1, "check N=1 TASK=counter", "work/01-curl/counter/counter.sh cannot be run: chmod +x")
 	fatal.If(t, os.Remove(filepath.Join(l.ws.Root, counter.Shown("counter.sh"))))
 	l.run(1, "check N=1 TASK=counter", "work/01-curl/counter/counter.sh is not there", "make reset N=1 TASK=counter")
+
+	// Several tasks write one program, and our solution answers all of them.
+	l.run(0, "exercise N=6 TASK=wiring")
+	wiring := l.solve("wiring")
+	now := time.Now()
+	fatal.If(t, wiring.SetState(l.ws, exercise.State{Passed: &now}))
+	l.run(1, "solution N=6 TASK=wiring", "task 6.6 has not passed yet: make exercise N=6 TASK=survive goes on")
+	l.run(1, "reset N=6 TASK=create", "is the program of 6 tasks, of which wiring passed with it")
+	l.run(0, "reset N=6 TASK=create FORCE=1", "work/.aside/06-controller/icecream-")
 
 	cm, err := l.Client.CoreV1().ConfigMaps(l.Namespace).Get(l.Context(), "counter", metav1.GetOptions{})
 	if err != nil || cm.Annotations["count"] != "mine" {
