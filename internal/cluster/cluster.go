@@ -37,7 +37,7 @@ const (
 type Status struct {
 	State  State
 	Detail string
-	Used   string // why it may be repaired and not made anew, where others use it
+	Used   string // why a broken one may be repaired and not made anew: others use it
 }
 
 // A provider makes one kind of cluster.
@@ -206,7 +206,7 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 	if before.State == Ready {
 		return nil
 	}
-	if used {
+	if used && before.State == Broken {
 		before.Used = fmt.Sprintf("another command or shell of this clone uses the %s cluster: end it first, or remove the cluster under it: make down CLUSTER=%[1]s", c.Name())
 	}
 	if err := c.p.up(ctx, *before, out); err != nil {

@@ -481,7 +481,7 @@ func TestNotMadeAnewUnderOthers(t *testing.T) {
 			fatal.If(t, os.WriteFile(k.dir("stamp"), []byte(stamp), 0o644))
 		}
 		err := k.up(t.Context(), Status{State: Broken, Detail: "it is " + name, Used: "a shell uses it"}, io.Discard)
-		if err == nil || err.Error() != "it is "+name+"; and a shell uses it" {
+		if err == nil || err.Error() != "kwok: it is "+name+"; and a shell uses it" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(k.dir()); err != nil {

@@ -215,7 +215,7 @@ func (k *kind) up(ctx context.Context, before Status, out io.Writer) error {
 		before.Detail = fmt.Sprintf("it could not be repaired (%v)", err)
 	}
 	if before.Used != "" {
-		return fmt.Errorf("%s; and %s", before.Detail, before.Used)
+		return fmt.Errorf("%s: %s; and %s", k.name(), before.Detail, before.Used)
 	}
 	// First what may fail: until then, a cluster that is there stays.
 	policy, err := k.auditPolicy()

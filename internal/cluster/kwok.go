@@ -207,12 +207,12 @@ func (k *kwok) up(ctx context.Context, before Status, out io.Writer) error {
 			return ctx.Err()
 		}
 		if before.Used != "" {
-			return fmt.Errorf("it could not be repaired, and is not made anew, because %s\n%w", before.Used, err)
+			return fmt.Errorf("%s: it could not be repaired (%w); and %s", k.name(), err, before.Used)
 		}
 		fmt.Fprintf(out, "It could not be repaired (%v); starting a new one\n", err)
 		verb = "started anew"
 	case before.Used != "":
-		return fmt.Errorf("%s; and %s", before.Detail, before.Used)
+		return fmt.Errorf("%s: %s; and %s", k.name(), before.Detail, before.Used)
 	case err == nil:
 		fmt.Fprintf(out, "The %s cluster is of other versions or options than are asked for now; starting a new one, without its objects\n", k.name())
 		verb = "started anew"
