@@ -247,9 +247,9 @@ checker reports the same: written false
 	}
 }
 
-// Why requiredProbes is atomic and not a set: the items of a default have no
-// owner. A policy that was created without the field keeps them beside those
-// that somebody applies, and nobody can give them up.
+// Why requiredProbes is atomic and not a set: after an apply, nobody owns the
+// items of a default. A set keeps them beside those that its author applies later,
+// and no apply can remove them.
 func TestASetWithADefaultCannotBeTakenOver(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
@@ -270,10 +270,15 @@ func TestASetWithADefaultCannotBeTakenOver(t *testing.T) {
 		policies := e.Dynamic.Resource(gvr).Namespace(e.Namespace)
 		o := policy("x", map[string]any{"action": "kill"})
 		o.SetAPIVersion(gvr.GroupVersion().String())
-		create(t, e, policies, o)
+		anna := metav1.ApplyOptions{FieldManager: "anna", Force: true}
+		stored, err := policies.Apply(e.Context(), "x", o, anna)
+		fatal.If(t, err)
+		if diff := cmp.Diff([]any{"liveness", "readiness"}, field(stored, "spec", "requiredProbes")); diff != "" {
+			t.Fatalf("%s: the default (-want +got):\n%s", crd.Spec.Group, diff)
+		}
 		o.Object["spec"] = map[string]any{"action": "kill", "requiredProbes": []any{"startup"}}
 		for range 2 { // applying again does not help
-			stored, err := policies.Apply(e.Context(), "x", o, metav1.ApplyOptions{FieldManager: "anna", Force: true})
+			stored, err := policies.Apply(e.Context(), "x", o, anna)
 			fatal.If(t, err)
 			if diff := cmp.Diff(want, field(stored, "spec", "requiredProbes")); diff != "" {
 				t.Errorf("%s: probes after startup alone was applied (-want +got):\n%s", crd.Spec.Group, diff)
