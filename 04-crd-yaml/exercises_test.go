@@ -134,6 +134,7 @@ func checkRules(c *check.C) {
 		{"kill-without", `{"action":"kill"}`, "", true, ""},
 		{"labels", `{"podLabel":"unhealthy"}`, "", true, ""},
 
+		{"kill-without", "", `{"spec":{"eviction":{"minIntervalSeconds":60}}}`, true, "frozen without a label"},
 		{"kill-without", "", `{"spec":{"podLabel":"late"}}`, true, ""},
 		{"labels", "", `{"spec":{"podLabel":"other"}}`, false, ""},
 		{"labels", "", `{"spec":{"action":"annotate","podLabel":"other"}}`, false, ""},
@@ -158,6 +159,7 @@ func checkRules(c *check.C) {
 		{"probe-alone", `{"action":"kill","requiredProbes":["startup"]}`, "", true, ""},
 		{"probes-in-another-order", `{"action":"kill","requiredProbes":["startup","liveness"]}`, "", true, ""},
 		{"probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","liveness"]}`, "", false, "probe named twice"},
+		{"two-probes-the-same", `{"action":"kill","requiredProbes":["liveness","liveness"]}`, "", false, ""},
 		{"last-probe-twice", `{"action":"kill","requiredProbes":["liveness","startup","startup"]}`, "", false, ""},
 	} {
 		if tc.change != "" {
@@ -239,13 +241,15 @@ func checkRetire(c *check.C) {
 	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{kept, crd.Spec.Versions[1], crd.Spec.Versions[0]}
 	crdtest.Rename(crd, c.Namespace+".k8s-go.openshift.org")
 	crdtest.Install(c.T, c.Env, crd)
+	definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
+	installed, err := definitions.Get(c.Context(), crd.Name, metav1.GetOptions{}) // with its defaults
+	c.Must(err)
 	sound, name := false, crd.Name
 	c.T.Cleanup(func() {
 		if !sound {
 			repair(c, name)
 		}
 	})
-	definitions := crdtest.Client(c.T, c.Env).ApiextensionsV1().CustomResourceDefinitions()
 	type place struct {
 		where, name string
 		old, new    dynamic.ResourceInterface
@@ -285,7 +289,7 @@ func checkRetire(c *check.C) {
 	if strings.Contains(said, "spec.versions[0].schema.openAPIV3Schema: Required value") {
 		c.Mistake("list replaced", "CRDs that the server takes", said)
 	}
-	crd, err := definitions.Get(c.Context(), crd.Name, metav1.GetOptions{})
+	crd, err = definitions.Get(c.Context(), crd.Name, metav1.GetOptions{})
 	c.Must(err)
 	var served []string
 	for _, v := range crd.Spec.Versions {
@@ -345,6 +349,14 @@ func checkRetire(c *check.C) {
 			if before, now := field(p.before, path...), field(p.now, path...); !cmp.Equal(before, now) {
 				c.Failf(fmt.Sprintf("the same objects, with %s %v", strings.Join(path, "."), before), "the policy %s in %s with %v", p.name, p.where, now)
 			}
+		}
+	}
+
+	for i, v := range crd.Spec.Versions {
+		before := installed.Spec.Versions[i]
+		v.Storage, v.Deprecated, v.DeprecationWarning = before.Storage, before.Deprecated, before.DeprecationWarning
+		if diff := cmp.Diff(before, v); diff != "" {
+			c.Mistake("kept version changed", "the version "+v.Name+" as it was, but for storage", "(-was +is)\n"+diff)
 		}
 	}
 
@@ -438,8 +450,15 @@ func checkAdmission(c *check.C) {
 		c.Fail("matchConstraints as they were", "none")
 	}
 	policy.Spec.MatchConstraints.ResourceRules[0].APIGroups = []string{crd.Spec.Group}
-	binding.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
-		MatchLabels: map[string]string{corev1.LabelMetadataName: c.Namespace}}}
+	bound := binding.Spec.MatchResources // whatever else it selects by stays
+	bound.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: c.Namespace}}
+	for _, rule := range slices.Concat(bound.ResourceRules, bound.ExcludeResourceRules) {
+		for i, group := range rule.APIGroups {
+			if group == "policy.k8s-go.openshift.org" {
+				rule.APIGroups[i] = crd.Spec.Group
+			}
+		}
+	}
 	client := c.Client.AdmissionregistrationV1()
 	removePolicyAtEnd(c, name)
 	if _, err := client.ValidatingAdmissionPolicies().Create(c.Context(), policy, metav1.CreateOptions{}); err != nil {
@@ -502,7 +521,7 @@ func checkAdmission(c *check.C) {
 			c.Fail("a policy that kills already can get "+field, err.Error())
 		}
 	}
-	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`, "eviction": `{"minIntervalSeconds": 60}`} {
+	for field, patch := range map[string]string{"selector": `{"matchLabels": {"app": "shop"}}`, "requiredProbes": `["startup"]`, "eviction": `{"minIntervalSeconds": 60}`, "podLabel": `"x"`} {
 		if err := change(`{"spec": {"` + field + `": ` + patch + `}}`); err == nil {
 			c.Mistake("a killer can be widened", "a change of "+field+" of a policy that kills already is refused", "the server has accepted it")
 		}

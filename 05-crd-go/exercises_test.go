@@ -238,7 +238,7 @@ func reportOnce() error {
 		return err
 	}
 	policies := client.PolicyV1alpha1().HealthCheckPolicies(os.Getenv("WORKSHOP_NAMESPACE"))
-	policy, err := report(context.Background(), policies, "crud", v1alpha1.PodStatistics{Failed: 1, Passed: 2})
+	policy, err := report(context.Background(), policies, "once", v1alpha1.PodStatistics{Failed: 1, Passed: 2})
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func checkStatus(c *check.C) {
 		return errors.Join(patch(ctx, `{"spec": {"requiredProbes": ["startup"]}}`),
 			patch(ctx, `{"status": {"lastEvictionTime": "2020-01-01T00:00:00Z", "conditions": [{"type": "Audited", "status": "True", "reason": "Shown", "message": "by somebody else", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}}`, "status"))
 	}})
-	// Compliant has been False for long when the second report begins.
+	// Compliant has been False for long when the second report begins, and the first one is as old.
 	old := false
 	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.CallAnswered, Times: -1, Call: func(ctx context.Context, _ faultproxy.Request) error {
 		o, err := policies.Get(ctx, "crud", metav1.GetOptions{})
@@ -278,6 +278,9 @@ func checkStatus(c *check.C) {
 		for _, item := range conditions {
 			if condition, ok := item.(map[string]any); ok && condition["type"] == "Compliant" {
 				condition["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+				if status := o.Object["status"].(map[string]any); status["lastChecked"] != nil {
+					status["lastChecked"] = "2020-01-01T00:00:00Z"
+				}
 				old = true
 			}
 		}
@@ -334,23 +337,28 @@ func checkStatus(c *check.C) {
 		c.Mistake("transition time moves", "the condition Compliant, which has been False since 2020-01-01", held)
 	case status["observedGeneration"] != last.GetGeneration():
 		c.Mistake("observed generation missing", fmt.Sprintf("observedGeneration %d", last.GetGeneration()), held)
+	case lastChecked == "2020-01-01T00:00:00Z":
+		c.Mistake("time of the first report", "lastChecked is the time of the last report", held)
 	case checked.Before(before):
 		c.Fail("lastChecked is the time of the last report", held)
 	case text(field(last, "spec", "requiredProbes")) != `["startup"]`:
 		c.Fail("requiredProbes [startup], which somebody else has written", fmt.Sprintf("spec %s", text(last.Object["spec"])))
 	}
 
-	_, err := policies.Create(c.Context(), policy("crud", map[string]any{"action": "kill"}), metav1.CreateOptions{})
+	_, err := policies.Create(c.Context(), policy("once", map[string]any{"action": "kill"}), metav1.CreateOptions{})
 	c.Must(err)
 	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
-	stored, err := policies.Get(c.Context(), "crud", metav1.GetOptions{})
+	stored, err := policies.Get(c.Context(), "once", metav1.GetOptions{})
 	c.Must(err)
+	if strings.Contains(r.Stderr, `"crud" not found`) {
+		c.Mistake("name not used", "a report into the policy once", r.Stderr)
+	}
 	if want := "resourceVersion " + stored.GetResourceVersion(); r.ExitCode != 0 || proc.LastLines(r.Stdout, 1) != want {
 		c.Failf("report returns the policy as it is stored then, with "+want, "exit code %d, %s%s", r.ExitCode, r.Stdout, r.Stderr)
 	}
 	time.Sleep(1100 * time.Millisecond) // a metav1.Time has whole seconds
 	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
-	again, err := policies.Get(c.Context(), "crud", metav1.GetOptions{})
+	again, err := policies.Get(c.Context(), "once", metav1.GetOptions{})
 	c.Must(err)
 	if r.ExitCode != 0 {
 		c.Failf("exit code 0 of a second report of the same", "exit code %d: %s", r.ExitCode, r.Stderr)
@@ -361,15 +369,16 @@ func checkStatus(c *check.C) {
 	if want := "resourceVersion " + stored.GetResourceVersion(); proc.LastLines(r.Stdout, 1) != want {
 		c.Failf("report returns the policy as it is stored also where it writes nothing, with "+want, "%s%s", r.Stdout, r.Stderr)
 	}
-	c.Must(patch(c.Context(), `{"spec": {"requiredProbes": ["startup"]}}`))
+	_, err = policies.Patch(c.Context(), "once", types.MergePatchType, []byte(`{"spec": {"requiredProbes": ["startup"]}}`), metav1.PatchOptions{})
+	c.Must(err)
 	r = c.Run(testenv.Command{Path: program, Env: []string{"REPORT_ONCE=yes", "KUBECONFIG=" + c.Proxy().Kubeconfig}})
-	again, err = policies.Get(c.Context(), "crud", metav1.GetOptions{})
+	again, err = policies.Get(c.Context(), "once", metav1.GetOptions{})
 	c.Must(err)
 	if observed := field(again, "status", "observedGeneration"); r.ExitCode != 0 || observed != again.GetGeneration() {
 		held := fmt.Sprintf("generation %d, observedGeneration %v, exit code %d\n%s", again.GetGeneration(), observed, r.ExitCode, r.Stderr)
 		c.Mistake("only the counts compared", "observedGeneration is the generation, after the spec has changed and the counts have not", held)
 	}
-	c.Must(policies.Delete(c.Context(), "crud", metav1.DeleteOptions{}))
+	c.Must(policies.Delete(c.Context(), "once", metav1.DeleteOptions{}))
 
 	p = c.Proxy()
 	p.MustInject(faultproxy.Rule{Match: ours, Fault: faultproxy.Answer, Code: http.StatusForbidden, Times: -1})

@@ -48,7 +48,7 @@ type spec struct {
 
 // ContainerImagePolicy says which images containers may use.
 var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepolicies", "cip", []spec{
-	{"the example of the README", `{action: label, labels: {pods: a}, require: {explicitRegistry: true, imageRegex: '^registry\.example\.org/'}}`,
+	{"the example of the task", `{action: label, labels: {pods: a}, require: {explicitRegistry: true, imageRegex: '^registry\.example\.org/'}}`,
 		`{action: label, labels: {pods: a}, require: {explicitRegistry: true, imageRegex: '^registry\.example\.org/'}}`},
 	{"action delete needs no label", `{action: delete, require: {explicitRegistry: true}}`, `{action: delete, require: {explicitRegistry: true}}`},
 	{"action delete needs no label, also beside empty labels", `{action: delete, labels: {}, require: {explicitRegistry: true}}`, `{action: delete, labels: {}, require: {explicitRegistry: true}}`},
@@ -56,12 +56,17 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 	{"explicitRegistry is false when left out", `{action: delete, require: {imageRegex: x}}`, `{action: delete, require: {explicitRegistry: false, imageRegex: x}}`},
 	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
 	{"action is delete or label", `{action: annotate, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
+	{"action is delete or label", `{action: deleted, labels: {pods: a}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is needed when action is label", `{action: label, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`,
 		`{action: label, labels: {pods: example.org/checked}, require: {explicitRegistry: true}}`},
 	{"labels.pods is a label key", `{labels: {pods: -a}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: a-}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: ""}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: /a}, require: {explicitRegistry: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: Example.org/a}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: ` + longestName + `a}, require: {explicitRegistry: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: example.org/` + longestName + `a}, require: {explicitRegistry: true}}`, ""},
@@ -90,7 +95,7 @@ var ContainerImagePolicy = Definition{"ContainerImagePolicy", "containerimagepol
 
 // ResourcesPolicy says which limits and requests containers must declare.
 var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", []spec{
-	{"the example of the README", `{action: label, labels: {pods: a}, require: {limits: true, requests: true, requestsLowerThanLimits: true}}`,
+	{"the example of the task", `{action: label, labels: {pods: a}, require: {limits: true, requests: true, requestsLowerThanLimits: true}}`,
 		`{action: label, labels: {pods: a}, require: {limits: true, requests: true, requestsLowerThanLimits: true}}`},
 	{"what is left out has its default", `{labels: {pods: a}, require: {limits: true}}`,
 		`{action: label, labels: {pods: a}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
@@ -100,12 +105,17 @@ var ResourcesPolicy = Definition{"ResourcesPolicy", "resourcespolicies", "rp", [
 		`{action: delete, labels: {}, require: {limits: false, requests: true, requestsLowerThanLimits: false}}`},
 	{"action is delete or label", `{action: kill, labels: {pods: a}, require: {limits: true}}`, ""},
 	{"action is delete or label", `{action: annotate, labels: {pods: a}, require: {limits: true}}`, ""},
+	{"action is delete or label", `{action: deleted, labels: {pods: a}, require: {limits: true}}`, ""},
 	{"labels.pods is needed when action is label", `{action: label, require: {limits: true}}`, ""},
 	{"labels.pods is needed when action is left out", `{labels: {}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: two words}, require: {limits: true}}`, ""},
 	{"labels.pods may have a prefix, as label keys do", `{labels: {pods: example.org/checked}, require: {limits: true}}`,
 		`{action: label, labels: {pods: example.org/checked}, require: {limits: true, requests: false, requestsLowerThanLimits: false}}`},
 	{"labels.pods is a label key", `{labels: {pods: -a}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: a-}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: ""}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: /a}, require: {limits: true}}`, ""},
+	{"labels.pods is a label key", `{labels: {pods: Example.org/a}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: a/b/c}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: ` + longestName + `a}, require: {limits: true}}`, ""},
 	{"labels.pods is a label key", `{labels: {pods: example.org/` + longestName + `a}, require: {limits: true}}`, ""},
