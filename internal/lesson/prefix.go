@@ -104,6 +104,10 @@ func (p Prefix) Documents(ws workspace.Workspace, s workspace.Step) ([]string, e
 	return copies, nil
 }
 
+// write leaves alone what is right already, and a command that reads the file does not see half of it.
 func write(file, text string) error {
-	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+	if old, err := os.ReadFile(file); err == nil && string(old) == text {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), workspace.WriteWhole(file, []byte(text), 0o644))
 }

@@ -2,6 +2,7 @@ package lesson
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,5 +79,23 @@ func TestPrefixedREADMENamesPrefixedFiles(t *testing.T) {
 	got, err = os.ReadFile(ws.Path("prefix", "anna", "02-test", "a", "group.yaml"))
 	if err != nil || string(got) != "group: anna-workshop-02.example.com\n" {
 		t.Errorf("%v %s", err, got)
+	}
+	// Each look at the lesson writes them again. What has not changed stays as it is, and who reads an old one reads it whole.
+	before, err := os.Stat(files[0])
+	fatal.If(t, err)
+	old, err := os.Open(ws.Path("prefix", "anna", "02-test", "a", "group.yaml"))
+	fatal.If(t, err)
+	defer old.Close()
+	fatal.If(t, write(filepath.Join(s.Dir, "a/group.yaml"), "group: workshop-02.example.org\n"))
+	_, err = Prefix("anna-").Documents(ws, s)
+	fatal.If(t, err)
+	if after, err := os.Stat(files[0]); err != nil || !os.SameFile(before, after) || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("a copy that was right was written again (%v)", err)
+	}
+	if got, err := io.ReadAll(old); err != nil || string(got) != "group: anna-workshop-02.example.com\n" {
+		t.Errorf("who read a copy when it was written again has got %q, %v", got, err)
+	}
+	if got, err := os.ReadFile(old.Name()); err != nil || string(got) != "group: anna-workshop-02.example.org\n" {
+		t.Errorf("the new copy is %q, %v", got, err)
 	}
 }
