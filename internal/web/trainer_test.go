@@ -56,6 +56,9 @@ func TestTrainersText(t *testing.T) {
 				t.Errorf("step %d: TRAINERS.md has no script for %q", s.Number, section)
 			}
 		}
+		if at := strings.Index(notes.About, "](#"); at >= 0 {
+			t.Errorf("step %d: a link in its notes leads to another part of TRAINERS.md, which their window does not have: %.40q", s.Number, notes.About[at:])
+		}
 		if len(scripts) != len(notes.Scripts) || len(scripts) == 0 || notes.About == "" {
 			t.Errorf("step %d: %d scripts with %d titles, and %q about the step", s.Number, len(notes.Scripts), len(scripts), notes.About)
 		}
