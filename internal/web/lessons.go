@@ -49,13 +49,15 @@ func (s *Server) steps(*http.Request) (any, error) {
 		if refused := (problem{}); err != nil && !errors.As(err, &refused) { // a step that this person cannot do has its row all the same
 			return nil, err
 		}
-		commands := 0
-		for _, block := range blocks {
-			if !block.ByHand {
-				commands += len(block.Commands)
+		hashes := map[string]string{} // of its commands, by their places
+		for i, block := range blocks {
+			for j, c := range block.Commands {
+				if !block.ByHand {
+					hashes[fmt.Sprintf("%d/%d", i+1, j+1)] = hashOf(c.Text)
+				}
 			}
 		}
-		rows = append(rows, map[string]any{"step": step.Number, "dir": step.Name, "title": step.Title, "commands": commands})
+		rows = append(rows, map[string]any{"step": step.Number, "dir": step.Name, "title": step.Title, "commands": len(hashes), "hashes": hashes})
 	}
 	return rows, nil
 }

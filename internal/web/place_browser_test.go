@@ -304,6 +304,10 @@ func TestBrowserStay(t *testing.T) {
 	b.until(`document.querySelector('#steps [data-step="1"]').dataset.done === 'true' && document.documentElement.dataset.theme === 'light' && document.querySelector('#size').textContent === '115 %'`)
 	b.click("#previous-step")
 	b.until(`document.querySelectorAll('.outcome[data-state="ok"]').length === 2 && document.querySelectorAll('details.output[open]').length === 2`)
+	// A step with another command is not done any more.
+	testfile.WriteAll(t, ws.Root, map[string]string{"01-one/README.md": "# One\n\n```console\n$ echo one\none\n$ echo three\nthree\n```\n"})
+	b.do("reloading", chromedp.Reload())
+	b.until(`document.querySelector('#steps [data-step="1"]').title.endsWith('1 of 2 commands')`)
 }
 
 // Two windows of one browser: one writes to a terminal, and the other says so and can take over.

@@ -341,8 +341,13 @@ func TestStepsWithAPrefix(t *testing.T) {
 	ws := clone(t, "$ true\n$ true")
 	testfile.WriteAll(t, ws.Root, map[string]string{"04-two/README.md": "# Two\n\n<!-- cluster-scoped objects: 04 -->\n\n```console\n$ true\n```\n"})
 	c := serve(t, Options{Workspace: ws, Prefix: "anna-"})
-	var rows []struct{ Step, Commands int }
+	var rows []struct {
+		Step, Commands int
+		Hashes         map[string]string
+	}
 	if code, text := c.call("GET", "/api/steps", "", &rows); code != http.StatusOK || len(rows) != 2 || rows[0].Commands != 2 || rows[1].Commands != 0 {
 		t.Errorf("the steps: %d %s", code, text)
+	} else if rows[0].Hashes["1/2"] != hashOf("true") {
+		t.Errorf("the second command's hash is not among %v", rows[0].Hashes)
 	}
 }

@@ -43,7 +43,7 @@ const boxesOf = (heading) => {
   for (let at = heading.nextElementSibling; at && !at.matches('h2, h3'); at = at.nextElementSibling) boxes.push(...(at.matches('.run') ? [at] : $$('.run', at)));
   return boxes;
 };
-const countOf = (step) => Object.values(state.get(`outcomes-${step}`, {})).filter(({ ok }) => ok).length;
+const countOf = ({ step, hashes }) => Object.entries(state.get(`outcomes-${step}`, {})).filter(([at, { ok, hash }]) => ok && hash === hashes[at]).length;
 
 // showContents draws the steps, and the sections of the one that is shown.
 export function showContents(step) {
@@ -51,7 +51,7 @@ export function showContents(step) {
   // Elements stay, and the focus in them.
   keyed($('#steps ol'), steps, (s) => s.step, (s) => h('li', {}, h('a', { href: `/?step=${s.step}`, 'data-step': s.step }, s.dir, h('span', { className: 'visually-hidden' }))), (element, s) => {
     const link = element.firstChild;
-    const done = Math.min(countOf(s.step), s.commands);
+    const done = countOf(s);
     const isWhole = s.commands > 0 && done === s.commands;
     link.title = `${s.title}: ${done} of ${s.commands} commands`;
     link.dataset.done = isWhole;
