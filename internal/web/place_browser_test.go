@@ -214,6 +214,15 @@ func TestBrowserTwoFiles(t *testing.T) {
 	shown("a.go", "package a // one, and more", 1)
 	b.click(`[data-file="work/01-one/b.sh"]`)
 	shown("b.sh", "true # two", 1)
+	// Who leaves the page before it has opened both again finds both the next time.
+	b.do("leaving", chromedp.Navigate(c.base+"/?view=xray"))
+	b.run(`const real = window.fetch; window.fetch = (path, ...more) => (path.includes('b.sh') ? new Promise(() => {}) : real(path, ...more));
+		import('/static/editor.js').then(({ reopen }) => { reopen(); })`)
+	b.until(`document.querySelector('.cm-content')?.textContent.startsWith('package a')`)
+	b.do("coming back", chromedp.Navigate(c.base+"/?step=1"))
+	b.until(`document.querySelectorAll('[data-file]').length === 2`)
+	b.click(`[data-file="work/01-one/b.sh"]`)
+	shown("b.sh", "true # two", 1)
 	b.click(`[aria-label="Close work/01-one/b.sh"]`)
 	b.until(`document.querySelectorAll('[data-file]').length === 1 && document.querySelector('#edited').textContent === 'work/01-one/a.go, not saved'`)
 	for file, want := range map[string]string{"a.go": "package a\n", "b.sh": "true # two\n"} {

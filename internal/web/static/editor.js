@@ -68,14 +68,18 @@ async function open(path) {
   events.dispatchEvent(new CustomEvent('opened')); // its exercise may be another step's
 }
 
-const rememberOpen = () => state.set('files', [...files.keys()]);
+let toOpen = []; // what reopen has still to open
+const rememberOpen = () => state.set('files', [...new Set([...files.keys(), ...toOpen])]);
 
 // reopen opens what was open before a reload, and leaves the focus where it is.
 export async function reopen() {
   const all = state.get('files', []);
   const last = state.get('edited');
-  for (const path of [...all.filter((path) => path !== last), ...all.filter((path) => path === last)]) {
-    await openWork(path, undefined, false).catch(() => state.set('files', state.get('files', []).filter((other) => other !== path))); // it has gone
+  toOpen = [...all.filter((path) => path !== last), ...all.filter((path) => path === last)];
+  while (toOpen.length) {
+    await openWork(toOpen[0], undefined, false).catch(() => {}); // it has gone
+    toOpen.shift();
+    rememberOpen();
   }
 }
 
