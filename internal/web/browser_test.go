@@ -775,6 +775,8 @@ func TestBrowserXrayTime(t *testing.T) {
 	one, two := lane("shared-informer")+`.textContent.includes('ADDED one')`, lane("shared-informer")+`.textContent.includes('ADDED two')`
 	create(t, e, "one")
 	b.until(one)
+	const target = `document.querySelector('#xray-fault-program').value`
+	b.run(target + ` = 'shared-informer'`)
 	b.click("#xray-stop")
 	b.until(mode + ` === 'Stopped'`)
 	create(t, e, "two")
@@ -801,6 +803,9 @@ func TestBrowserXrayTime(t *testing.T) {
 	b.run(`document.querySelector('#xray-position').focus()`)
 	b.keys(kb.Home)
 	b.until(position + ` === 0 && document.querySelectorAll('.lanes li').length === 0`)
+	if got := eval[string](b, target); got != "shared-informer" {
+		t.Errorf("the program that a fault shall strike was chosen, and is %q where no program has sent anything yet", got)
+	}
 	b.click("#xray-play")
 	b.until(mode + ` === 'Playing back'`)
 	b.until(mode + ` === 'Stopped' && ` + two)

@@ -159,12 +159,13 @@ function drawPrograms(state) {
     element.firstChild.setAttribute('aria-pressed', p.key === chosenProgram);
     setText($('span', element), ` ${number(p.requests, 'request')}, ${p.failed} failed, ${number(watches.get(p.key) ?? 0, 'watch', 'watches')}${p.reports ? ', reports its inside' : ''}`);
   });
-  options($('#xray-fault-program'), [...new Set(all.slice(0, 20).map((p) => p.key.replace(/ \d+$/, '')))].sort());
-  options($('#xray-fault-resource'), [...new Set(state.requests.map((r) => r.resource).filter(Boolean))].sort());
+  options($('#xray-fault-program'), all.slice(0, 20).map((p) => p.key.replace(/ \d+$/, '')));
+  options($('#xray-fault-resource'), state.requests.map((r) => r.resource).filter(Boolean));
 }
 
+// options keeps what is chosen, or the browser would choose all of them when it is not named any more.
 function options(select, names) {
-  keyed(select, ['', ...names], (name) => name, (name) => h('option', { value: name }, name || 'all'));
+  keyed(select, [...new Set(['', select.value, ...names])].sort(), (name) => name, (name) => h('option', { value: name }, name || 'all'));
 }
 
 function drawWatches(state) {
