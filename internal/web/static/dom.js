@@ -30,17 +30,18 @@ export function wrap(node, frame) {
 export function keyed(container, list, key, make, update = () => {}) {
   const old = container.keyedElements ?? new Map();
   const now = new Map();
-  let previous = null;
   for (const value of list) {
     const k = key(value);
     const element = old.get(k) ?? make(value);
     update(element, value);
     now.set(k, element);
-    const place = previous ? previous.nextSibling : container.firstChild;
-    if (place !== element) container.insertBefore(element, place);
-    previous = element;
   }
-  for (const [k, element] of old) if (!now.has(k)) element.remove();
+  for (const [k, element] of old) if (!now.has(k)) element.remove(); // first, or those behind it would lose their places
+  let place = container.firstChild;
+  for (const element of now.values()) {
+    if (element === place) place = place.nextSibling;
+    else container.insertBefore(element, place);
+  }
   container.keyedElements = now;
 }
 
