@@ -360,13 +360,16 @@ func TestBrowserAway(t *testing.T) {
 	b.until(state + ` === 'running'`)
 	b.run(`
 		window.real = WebSocket;
-		window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.(), 100); } send() {} close() {} };
+		window.WebSocket = class { static OPEN = 1; constructor() { setTimeout(() => this.onclose?.(), 100); } send() {} close() {} };
 		for (const socket of window.sockets) socket.close();`)
 	fatal.If(t, os.WriteFile(filepath.Join(ws.Root, "over"), nil, 0o644))
 	waitFor(t, func() bool { return strings.Contains(string(c.remembered()["outcomes-1"]), "1/1") })
 	if got := eval[string](b, state); got != "running" {
 		t.Errorf("the page has heard of the end: %s", got)
 	}
+	b.run(`document.querySelector('.xterm-helper-textarea').focus()`)
+	b.keys("x")
+	b.until(`document.querySelector('#status').textContent.includes('what you typed was dropped')`)
 	b.run(`window.WebSocket = window.real`)
 	b.until(state + ` === 'ok'`)
 }
@@ -455,6 +458,13 @@ func TestBrowserReload(t *testing.T) {
 	b.interrupt()
 	b.keys("echo still-$((6 * 7))", kb.Enter)
 	b.until(shows(1, "still-42"))
+	// A long paste comes whole.
+	b.keys("stty -echo -icanon; echo paste-$((6 * 7)); head -c $((1500 * 1000)) | wc -c; stty sane", kb.Enter)
+	b.until(shows(1, "paste-42"))
+	b.run(`const clipboardData = new DataTransfer();
+		clipboardData.setData('text/plain', 'x'.repeat(1_500_000));
+		document.activeElement.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true }))`)
+	b.until(shows(1, "1500000"))
 	b.click(`[aria-label="Close terminal 2"]`)
 	b.until(`!document.querySelector('.screen[data-terminal="2"]')`)
 	b.click(`.screen[data-terminal="1"]`)
@@ -526,6 +536,19 @@ func TestBrowserKeyboard(t *testing.T) {
 			break
 		}
 	}
+	// An element that stays keeps the focus when those before it go.
+	b.run(`import('/static/dom.js').then(({ keyed, button }) => {
+		const show = (names) => keyed(document.querySelector('#announce'), names, (name) => name, (name) => button(name, null, { id: name }));
+		show(['gone', 'stays']);
+		document.querySelector('#stays').focus();
+		show(['stays', 'new']);
+	})`)
+	expect("what stays of a list", "stays")
+	b.click(`[aria-label="Close terminal 1"]`)
+	b.until(`!document.querySelector('.screen')`)
+	b.run(`document.querySelector('#tab-terminals').focus()`)
+	b.keys(f6)
+	expect("F6 in the tabs without a terminal", "new-terminal")
 	for _, want := range []string{"own-window", "panes", "SUMMARY", "search", "lesson", "splitter", "tab-terminals", "new-terminal", "all-terminals", "xterm-helper-textarea"} {
 		if !seen[want] {
 			t.Errorf("Tab does not reach %s; it reaches %v", want, seen)

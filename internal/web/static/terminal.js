@@ -16,6 +16,7 @@ const themes = {
   dark: { background: '#0d1117', foreground: '#e6edf3', cursor: '#e6edf3', selectionBackground: '#264f78' },
 };
 const open = new Map(); // id -> {id, screen, term, fit, connection}
+const answers = /^\x1b(?:[\]P].|\[[?>]?[\d;]*(?:[cnRt]|\$y))/; // what xterm.js says of itself when a program asks, and no key
 const encoder = new TextEncoder();
 let active = 0;
 const look = { dark: false, pixels: 13 };
@@ -132,8 +133,8 @@ function attach(id) {
   });
   term.attachCustomKeyEventHandler((event) => event.key !== 'F6' && !(event.ctrlKey && event.shiftKey && event.key === 'C'));
   term.onData((data) => {
-    // What is shown again may contain questions to the terminal, which were answered when they were asked.
-    if (!terminal.isReplaying) sendBytes(terminal, encoder.encode(data));
+    // What is shown again may contain questions to the terminal, which were answered when they were asked. Keys count.
+    if (!terminal.isReplaying || !answers.test(data)) sendBytes(terminal, encoder.encode(data));
   });
   term.onBinary((data) => sendBytes(terminal, Uint8Array.from(data, (c) => c.charCodeAt(0))));
   term.onResize(({ cols, rows }) => terminal.isWriter && send(id, { type: 'resize', cols, rows }, true));
@@ -157,7 +158,7 @@ function connect(terminal) {
       terminal.isOwn = false;
       if (!isAgain) return;
       term.reset();
-      tell('');
+      if ($('#status').textContent.startsWith('The workshop does not answer')) tell('');
     },
     message(data) {
       if (typeof data === 'string') {
@@ -244,9 +245,10 @@ function linksIn(term, y) {
   }));
 }
 
-function sendBytes(terminal, bytes) {
-  const { socket } = terminal.connection;
-  if (socket.readyState === WebSocket.OPEN) socket.send(bytes);
+// In pieces, because the server takes no message of more than 1 MiB.
+function sendBytes({ id, connection: { socket } }, bytes) {
+  if (socket.readyState !== WebSocket.OPEN) tell(`Terminal ${id} is not connected, so what you typed was dropped.`, true);
+  else for (let at = 0; at < bytes.length; at += 65536) socket.send(bytes.subarray(at, at + 65536));
 }
 
 export function send(id, message, isOptional = false) {
@@ -286,5 +288,5 @@ function fitOne({ isWriter, screen, fit, term }) {
 }
 
 export function focusTerminal() {
-  open.get(active)?.term.focus();
+  (open.get(active)?.term ?? $('#new-terminal')).focus();
 }
