@@ -141,7 +141,10 @@ func TestPatchTypes(t *testing.T) {
 func TestSubresources(t *testing.T) {
 	t.Parallel()
 	e := testenv.New(t)
-	run(t, e, "subresources.sh")
+	r := run(t, e, "subresources.sh")
+	if want := "\nstatus: conditions Audited, Available, Progressing; spec.replicas 2\n"; !strings.Contains(r.Stdout, want) {
+		t.Errorf("the conditions of the controller have to stay: want %s in\n%s", want, r.Stdout)
+	}
 	d, err := e.Client.AppsV1().Deployments(e.Namespace).Get(e.Context(), "scaled", metav1.GetOptions{})
 	fatal.If(t, err)
 	e.ShowOnFailure(d)

@@ -6,8 +6,8 @@ source "$(dirname "$0")/connect.sh"
 
 deployments=/apis/apps/v1/namespaces/$NAMESPACE/deployments
 
-merge() { # merge PATH BODY
-  api "$1" --fail-with-body --request PATCH --header "Content-Type: application/merge-patch+json" --data "$2"
+patch() { # patch PATH BODY
+  api "$1" --fail-with-body --request PATCH --header "Content-Type: application/strategic-merge-patch+json" --data "$2"
 }
 
 recreate "$deployments" scaled '{"metadata": {"name": "scaled"}, "spec": {"replicas": 0,
@@ -16,15 +16,18 @@ recreate "$deployments" scaled '{"metadata": {"name": "scaled"}, "spec": {"repli
     {"name": "web", "image": "workshop/pause:1", "imagePullPolicy": "Never"}]}}}}'
 
 # Scale is the same small kind for everything that has replicas.
-merge "$deployments/scaled/scale" '{"spec": {"replicas": 2}}' |
+patch "$deployments/scaled/scale" '{"spec": {"replicas": 2}}' |
   jq -r '"scale: kind \(.kind), spec.replicas \(.spec.replicas)"'
+
+# The controller writes conditions of its own.
+until api "$deployments/scaled" | jq -e 'any(.status.conditions[]?; .type == "Available")' >/dev/null; do sleep 0.1; done
 
 # Write the condition through the main endpoint ...
 condition='{"type": "Audited", "status": "True", "reason": "ByHand", "message": ""}'
-audited='"Audited condition: \(any(.status.conditions[]?; .type == "Audited"))"'
-merge "$deployments/scaled" "{\"status\": {\"conditions\": [$condition]}}" |
-  jq -r "\"main resource: \" + $audited"
+types='[.status.conditions[].type] | sort | join(", ")'
+patch "$deployments/scaled" "{\"status\": {\"conditions\": [$condition]}}" |
+  jq -r "\"main resource: conditions \($types)\""
 
 # ... and through the /status endpoint, with a change to spec besides.
-merge "$deployments/scaled/status" "{\"spec\": {\"replicas\": 9}, \"status\": {\"conditions\": [$condition]}}" |
-  jq -r "\"status: \" + $audited + \", spec.replicas \(.spec.replicas)\""
+patch "$deployments/scaled/status" "{\"spec\": {\"replicas\": 9}, \"status\": {\"conditions\": [$condition]}}" |
+  jq -r "\"status: conditions \($types); spec.replicas \(.spec.replicas)\""
