@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -71,10 +72,14 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("no usable kubeconfig (-kubeconfig, KUBECONFIG or ~/.kube/config): %w", err)
 	}
-	if a.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
+	if a.client, err = dynamic.NewForConfig(config); err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if a.client, err = dynamic.NewForConfig(config); err != nil {
+	// Discovery takes no context; the transport can: Ctrl-C ends its requests, too.
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) { return next.RoundTrip(r.WithContext(ctx)) })
+	})
+	if a.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	if err := a.discover(); err != nil {
@@ -197,3 +202,7 @@ func (a *applier) try(ctx context.Context, o *unstructured.Unstructured) error {
 	fmt.Printf("%s/%s applied\n", mapping.Resource.GroupResource(), o.GetName())
 	return nil
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
