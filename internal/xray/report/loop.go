@@ -22,15 +22,20 @@ func Informer(informer cache.SharedIndexInformer) {
 	}
 }
 
-// Loop reports an informer and the queue that its handlers fill, which must have
-// client-go's default rate limiter. Call it before the informer starts and before
-// anybody uses the queue.
+// Loop is LoopUpTo for a queue with client-go's default rate limiter.
 func Loop[T comparable](queue *workqueue.TypedRateLimitingInterface[T], informers ...cache.SharedIndexInformer) {
+	LoopUpTo(1000*time.Second, queue, informers...)
+}
+
+// LoopUpTo reports an informer and the queue that its handlers fill, whose rate
+// limiter has to double 5 milliseconds with each failure, up to longest. Call it
+// before the informer starts and before anybody uses the queue.
+func LoopUpTo[T comparable](longest time.Duration, queue *workqueue.TypedRateLimitingInterface[T], informers ...cache.SharedIndexInformer) {
 	r := Open()
 	if r == nil {
 		return
 	}
-	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r}
+	q := &observedQueue[T]{TypedRateLimitingInterface: *queue, reporter: r, longest: longest}
 	*queue = q
 	for _, informer := range informers {
 		r.events(informer)
@@ -80,6 +85,7 @@ func (r *Reporter) events(informer cache.SharedIndexInformer) {
 type observedQueue[T comparable] struct {
 	workqueue.TypedRateLimitingInterface[T]
 	reporter *Reporter
+	longest  time.Duration // that a key waits after a failure
 
 	idle, working atomic.Int64 // workers
 	backingOff    sync.Map     // of keys, until when
@@ -120,9 +126,9 @@ func (q *observedQueue[T]) AddAfter(key T, d time.Duration) {
 	q.TypedRateLimitingInterface.AddAfter(key, d)
 }
 
-// AddRateLimited knows that the default rate limiter doubles 5 milliseconds with each failure.
+// AddRateLimited knows that the rate limiter doubles 5 milliseconds with each failure.
 func (q *observedQueue[T]) AddRateLimited(key T) {
-	q.wait(key, min(5*time.Millisecond<<min(q.NumRequeues(key), 30), 1000*time.Second), "the last try failed")
+	q.wait(key, min(5*time.Millisecond<<min(q.NumRequeues(key), 30), q.longest), "the last try failed")
 	q.TypedRateLimitingInterface.AddRateLimited(key)
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/util/workqueue"
+
 	"github.com/k8s-go/workshop/internal/fatal"
 )
 
@@ -35,6 +37,22 @@ func TestNothingWaitsForASocketThatDoesNotRead(t *testing.T) {
 		if !missed {
 			t.Errorf("%s: nothing is missed", name)
 		}
+	}
+}
+
+// The waits that are told are those of the queue's limiter.
+func TestAQueueBacksOffNoLongerThanItsLimiter(t *testing.T) {
+	for longest, told := range map[time.Duration]time.Duration{10 * time.Second: 10 * time.Second, 1000 * time.Second: 20 * time.Second} {
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, longest))
+		q := &observedQueue[string]{TypedRateLimitingInterface: queue, reporter: New(), longest: longest}
+		for range 13 { // the last one waits for 20.48 s, if it may
+			q.AddRateLimited("a")
+		}
+		until, _ := q.backingOff.Load("a")
+		if wait := time.Until(until.(time.Time)).Round(time.Second); wait != told {
+			t.Errorf("it tells of %s, want %s", wait, told)
+		}
+		queue.ShutDown()
 	}
 }
 
