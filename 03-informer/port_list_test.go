@@ -811,6 +811,18 @@ func checkCalm(c *check.C) {
 	if now := l.list("c"); now == nil || now.UID != theirs.UID {
 		l.Mistake("deleted by name", "the ConfigMap c-ports stays, which somebody has put into the place of the list since the program looked at it", "it is gone")
 	}
+	// The same for b, whose list somebody takes over: its UID stays.
+	takenOver := l.proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "delete", Resource: "configmaps", Name: "b-ports"}, Fault: faultproxy.Call,
+		Call: func(ctx context.Context, _ faultproxy.Request) error {
+			_, err := lists.Patch(ctx, "b-ports", types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{})
+			return err
+		}})
+	l.service("b", "", map[string]int32{"http": 80})
+	l.strikes(takenOver, "a delete of b-ports, because b has lost its label")
+	l.idle()
+	if l.list("b") == nil {
+		l.Mistake("deleted without a version", "the ConfigMap b-ports stays, whose owner reference somebody has removed since the program looked at it", "it is gone")
+	}
 
 	// It is told to stop while a write is under way.
 	ofG := faultproxy.Match{If: func(r faultproxy.Request) bool {

@@ -55,7 +55,6 @@ func run(ctx context.Context) error {
 	informer := factory.ForResource(*gvr).Informer()
 
 	ctx, cancel := context.WithCancel(ctx)
-	defer factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()
@@ -85,9 +84,11 @@ func run(ctx context.Context) error {
 	}
 	factory.Start(ctx.Done())
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
-		return fmt.Errorf("filling the cache with %s: %w", gvr.Resource, context.Cause(ctx))
+		return nil // it was told to stop
 	}
 	fmt.Println("watching", gvr.Resource)
 	<-seen.Done()
+	cancel()
+	factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	return nil
 }

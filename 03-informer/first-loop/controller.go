@@ -75,10 +75,10 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 	source, _ := c.lister.ConfigMaps(key.Namespace).Get(key.Name) // the only error of a cache is NotFound: then it is nil
 	found, _ := c.lister.ConfigMaps(key.Namespace).Get(key.Name + suffix)
 	switch {
-	case source != nil && source.DeletionTimestamp != nil:
+	case source == nil || source.DeletionTimestamp != nil:
 		return nil // the garbage collector deletes the copy, which must not come back
-	case found != nil && !isCopy(found):
-		return nil // somebody else's; when it goes, an event brings us back
+	case found != nil && !metav1.IsControlledBy(found, source):
+		return nil // somebody else's, or an earlier source's; when it goes, an event brings us back
 	case !wanted(source) && found == nil:
 		return nil
 	case !wanted(source):
@@ -87,7 +87,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 		if err := client.Delete(ctx, found.Name, metav1.DeleteOptions{Preconditions: onlyThis}); !apierrors.IsNotFound(err) {
 			return err
 		}
-		return nil // the garbage collector was quicker
+		return nil // somebody was quicker
 	case found == nil:
 		source, err := client.Get(ctx, key.Name, metav1.GetOptions{}) // the cache may still hold what is gone
 		if apierrors.IsNotFound(err) || err == nil && !wanted(source) {
@@ -108,7 +108,7 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 	return err
 }
 
-// isCopy reports whether a ConfigMap of this name is one that we have made.
+// isCopy reports whether a ConfigMap is the copy of some source, which may be gone.
 func isCopy(cm *corev1.ConfigMap) bool {
 	owner := metav1.GetControllerOf(cm)
 	return owner != nil && owner.Kind == "ConfigMap" && owner.Name+suffix == cm.Name
@@ -116,14 +116,14 @@ func isCopy(cm *corev1.ConfigMap) bool {
 
 // wanted reports whether a ConfigMap is to have a copy. A copy of a copy is never wanted.
 func wanted(source *corev1.ConfigMap) bool {
-	return source != nil && source.Labels["mirror"] == "true" && source.DeletionTimestamp == nil && !isCopy(source)
+	return source.Labels["mirror"] == "true" && source.DeletionTimestamp == nil && !isCopy(source)
 }
 
 // copyOf gives a copy what it has from its source, and leaves the rest alone.
 func copyOf(source, copied *corev1.ConfigMap) *corev1.ConfigMap {
 	copied.Namespace, copied.Name = source.Namespace, source.Name+suffix
 	copied.Data, copied.BinaryData = source.Data, source.BinaryData
-	if !metav1.IsControlledBy(copied, source) { // the garbage collector deletes the copy with its owner
+	if copied.UID == "" { // a new one: the garbage collector deletes it with its owner
 		copied.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(source, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	}
 	return copied

@@ -53,7 +53,7 @@ func connect(ctx context.Context) error {
 	configMaps := factory.Core().V1().ConfigMaps()
 	c := &controller{client: client, lister: configMaps.Lister(), queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second))}
-	report.Loop(&c.queue, configMaps.Informer()) // for the X-ray of make web
+	report.LoopUpTo(10*time.Second, &c.queue, configMaps.Informer()) // for the X-ray of make web
 	return c.run(ctx, factory)
 }
 
@@ -66,13 +66,12 @@ func (c *controller) run(ctx context.Context, factory informers.SharedInformerFa
 
 	// The cache stays up to date until the workers have ended.
 	informing, stopInforming := context.WithCancel(context.WithoutCancel(ctx))
-	defer factory.Shutdown()
 	defer stopInforming()
 	defer c.queue.ShutDown()
 	factory.StartWithContext(informing)
 	// A worker that began earlier would act on a cache that is not filled yet.
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
-		return nil // it was told to stop
+		return nil // it was told to stop; while the API server refuses connections, Shutdown may wait for a minute
 	}
 	klog.FromContext(ctx).Info("Working")
 	var workers sync.WaitGroup
@@ -82,5 +81,7 @@ func (c *controller) run(ctx context.Context, factory informers.SharedInformerFa
 	<-ctx.Done()
 	c.queue.ShutDown() // Get still hands out the queued keys, and then ends the workers
 	workers.Wait()
+	stopInforming()
+	factory.Shutdown() // waits until nothing of the informer runs
 	return nil
 }

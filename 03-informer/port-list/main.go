@@ -63,11 +63,10 @@ func run(ctx context.Context, namespace string) error {
 		return fmt.Errorf("adding the handlers: %w", err)
 	}
 	informing, stopInforming := context.WithCancel(context.WithoutCancel(ctx)) // until the worker has ended
-	defer factory.Shutdown()
 	defer stopInforming()
 	factory.StartWithContext(informing)
 	if !cache.WaitFor(ctx, "", ofServices.HasSyncedChecker(), ofLists.HasSyncedChecker()) {
-		return nil // it was told to stop
+		return nil // it was told to stop; while the API server refuses connections, Shutdown may wait for a minute
 	}
 	var worker sync.WaitGroup
 	worker.Go(func() {
@@ -88,6 +87,8 @@ func run(ctx context.Context, namespace string) error {
 	<-ctx.Done()
 	queue.ShutDown()
 	worker.Wait()
+	stopInforming()
+	factory.Shutdown()
 	return nil
 }
 

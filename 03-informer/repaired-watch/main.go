@@ -111,13 +111,13 @@ func follow(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, opti
 				break // nothing comes after an ERROR
 			}
 			events++
-			version = cm.ResourceVersion
 			fmt.Printf("%s %s=%s\n", event.Type, cm.Name, cm.Data["v"])
 			if event.Type == watch.Deleted {
 				delete(mirror, cm.Name)
 			} else {
 				mirror[cm.Name] = cm.Data["v"]
 			}
+			version = cm.ResourceVersion
 			if cm.Name == until {
 				w.Stop()
 				return nil

@@ -85,7 +85,7 @@ func mirror(ctx context.Context, client kubernetes.Interface, namespace, until s
 	// WaitForCacheSync waits for the cache alone. A handler's own registration
 	// waits until that handler has heard of everything in the first list, too.
 	if !cache.WaitFor(ctx, "", first.HasSyncedChecker(), second.HasSyncedChecker()) {
-		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
+		return nil // it was told to stop
 	}
 	fmt.Println("watching")
 	<-seen.Done()

@@ -52,7 +52,6 @@ func run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(*namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }))
 	ctx, cancel := context.WithCancel(ctx)
-	defer factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	defer cancel()
 	seen, found := context.WithCancel(ctx) // ends too when found is called, which never blocks
 	defer found()
@@ -80,10 +79,12 @@ func run(ctx context.Context) error {
 	}
 	factory.StartWithContext(ctx)
 	if !cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
-		return fmt.Errorf("filling the cache: %w", context.Cause(ctx))
+		return nil // it was told to stop
 	}
 	fmt.Println("watching")
 	<-seen.Done()
+	cancel()
+	factory.Shutdown() // waits until handlers have returned and the informers' goroutines have ended
 	return nil
 }
 

@@ -86,12 +86,13 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("adding a handler: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
 	defer cancel(nil)
 	if cache.WaitFor(ctx, "", registration.HasSyncedChecker()) {
 		fmt.Println("watching")
+		<-seen.Done()
+		cancel(nil)
+		factory.Shutdown()
 	}
-	<-seen.Done()
 	if cause := context.Cause(ctx); errors.As(cause, new(apierrors.APIStatus)) { // and no signal
 		return fmt.Errorf("giving up: %w", cause)
 	}
