@@ -182,9 +182,17 @@ func TestInstalled(t *testing.T) {
 		i.f.Until(name(k), icecreamtest.IsAvailable)
 		uids[name(k)] = string(i.f.Deployment(name(k)).UID)
 	}
-	if said := p.ok(append(slices.Clone(score), p.bundle("0.1.0"))...); strings.Count(said, "pass ") != 3 {
-		t.Errorf("the scorecard says:\n%s", said)
+	passes := func(version string) {
+		t.Helper()
+		args := append(slices.Clone(score), p.bundle(version))
+		e.Eventually(2*time.Minute, func(context.Context) error { // its tests wait for 10 s, and pods of a busy machine may need more
+			if r := p.run(args...); r.ExitCode != 0 || strings.Count(r.Stdout, "pass ") != 3 {
+				return fmt.Errorf("exit code %d\n%s%s", r.ExitCode, r.Stdout, r.Stderr)
+			}
+			return nil
+		})
 	}
+	passes("0.1.0")
 
 	// People go on during the upgrade.
 	ctx, stop := context.WithCancel(e.Context())
@@ -233,9 +241,7 @@ func TestInstalled(t *testing.T) {
 		}
 		return nil
 	})
-	if said := p.ok(append(slices.Clone(score), p.bundle("0.2.0"))...); strings.Count(said, "pass ") != 3 {
-		t.Errorf("after the upgrade, the scorecard says:\n%s", said)
-	}
+	passes("0.2.0")
 
 	// The operator goes, and what it has made for people stays.
 	const all = "deployments,serviceaccounts,roles,rolebindings"

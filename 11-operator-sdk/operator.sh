@@ -24,6 +24,8 @@ flavoured() { run_operator "$FAULTY" -namespace "$FAULTS_NAMESPACE" -health-prob
 as_installed() {
   local of=(--namespace "$FAULTS_NAMESPACE") name=icecream-controller-manager deployment watched token arg args=()
   kubectl "${of[@]}" scale deployment "$name" --replicas 0 >/dev/null || return 1
+  # On kind its pod works until it has ended.
+  kubectl "${of[@]}" wait --for delete pods --selector control-plane=controller-manager --timeout 60s >/dev/null || return 1
   deployment=$(kubectl "${of[@]}" get deployment "$name" -o json) || return 1
   watched=$(jq -r '.spec.template.metadata.annotations["olm.targetNamespaces"]' <<<"$deployment")
   while read -r arg; do
