@@ -824,6 +824,22 @@ func checkCalm(c *check.C) {
 		l.Mistake("deleted without a version", "the ConfigMap b-ports stays, whose owner reference somebody has removed since the program looked at it", "it is gone")
 	}
 
+	// The list of b has lost its owner, and keeps all else by which it may be known. What the program takes later is h, twice.
+	l.forge("b-ports", `{"metadata":{"ownerReferences":null},"data":{"http":"1"}}`)
+	l.touch("b")
+	l.service("h", "listed", map[string]int32{"http": 80})
+	l.calmly("h", ports{"http": "80"}, "when h is labelled ports=listed")
+	l.forge("h-ports", `{"data":{"http":"1"}}`)
+	l.calmly("h", ports{"http": "80"}, "when somebody has changed it")
+	l.idle()
+	if now := l.list("b"); now == nil || now.Data["http"] != "1" || len(now.OwnerReferences) > 0 {
+		held := "it is gone"
+		if now != nil {
+			held = fmt.Sprintf("it has data %v and owners %v", now.Data, now.OwnerReferences)
+		}
+		l.Mistake("owner by label", "b-ports, which has lost its owner reference, stays as it is", held)
+	}
+
 	// It is told to stop while a write is under way.
 	ofG := faultproxy.Match{If: func(r faultproxy.Request) bool {
 		return r.Write() && (r.Name == "g-ports" || bytes.Contains(r.Body, []byte("g-ports")))

@@ -146,7 +146,8 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) error 
 		return nil // the garbage collector deletes the Deployment
 	}
 	d, err := c.deployment(ctx, ice)
-	if reported := c.report(ctx, ice, d, err); reported != nil || errors.Is(err, errForeign) {
+	_, unknown := c.deployments.Deployments(ice.Namespace).Get(ice.Spec.DeploymentName) // no event tells of the end of what it has never known
+	if reported := c.report(ctx, ice, d, err); reported != nil || unknown == nil && errors.Is(err, errForeign) {
 		return reported
 	}
 	return err

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/k8s-go/workshop/internal/faultproxy"
 	"github.com/k8s-go/workshop/internal/icecreamtest"
 	"github.com/k8s-go/workshop/internal/judge"
+	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
 )
 
@@ -53,6 +55,18 @@ func newGrower(c *check.C) *grower {
 	f.Command.Args = []string{"-namespace", c.Namespace}
 	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
 	f.Runner = c
+	c.AtEnd(func(ctx context.Context) error { // a program that was killed leaves its finalizers, which keep the namespace
+		all, err := f.Icecreams.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, ice := range all.Items {
+			if _, err := f.Icecreams.Patch(ctx, ice.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
 	return &grower{f: f, Candidate: &controllertest.Candidate{Controller: f.Controller, C: c}}
 }
 
@@ -283,7 +297,7 @@ func Create(c *check.C) {
 	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
 	lists := g.f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "list", Resource: "deployments"}, Fault: faultproxy.Stall, Times: -1})
 	g.start()
-	began := time.Now()
+	var began time.Time
 	g.Until("a controller that watches Icecreams, or waits for the Deployments", func(context.Context) error {
 		watches := g.f.Requests("watch*", "icecreams")
 		if len(watches) == 0 {
@@ -291,6 +305,9 @@ func Create(c *check.C) {
 		}
 		if last := watches[len(watches)-1]; (last.Took > 0 || last.Code != http.StatusOK) && held.Struck()+lists.Struck() == 0 {
 			return errors.New("no watch of icecreams is open, and nothing of Deployments was asked for")
+		}
+		if began.IsZero() {
+			began = time.Now()
 		}
 		if g.f.Proxy.Count(creates) == before && time.Since(began) < 2*time.Second { // nothing comes of a program that waits
 			return errors.New("it may still create something")
@@ -356,12 +373,27 @@ func Repair(c *check.C) {
 	if g.Within(5*time.Second, g.replicas("cone", 2)) != nil {
 		g.looked()
 		if err := g.Within(3*time.Second, g.replicas("cone", 2)); err != nil {
+			refused := faultproxy.Match{Group: "apps", Resource: "deployments*", Name: "cone", If: func(r faultproxy.Request) bool { return r.Write() && r.Code >= 400 }}
+			applied := refused
+			applied.If = func(r faultproxy.Request) bool {
+				return r.Code == http.StatusConflict && strings.Contains(r.Content, "apply")
+			}
+			switch {
+			case g.f.Proxy.Count(applied) > 0:
+				c.Fail(follows, err.Error()+g.writes("cone")+"; an apply without Force takes no field that somebody else owns")
+			case g.f.Proxy.Count(refused) > 0:
+				c.Fail(follows, err.Error()+g.writes("cone"))
+			}
 			c.Mistake("change ignored", follows, err.Error()+g.writes("cone"))
 		}
 	}
 
 	// Somebody scales Deployments, and sets fields that no Icecream speaks of.
-	other := `{"metadata":{"annotations":{"team":"sweets"},"labels":{"tier":"cold"}},"spec":{"replicas":5,"progressDeadlineSeconds":1234,"template":{"metadata":{"annotations":{"restarted":"at noon"}}}}}`
+	other := `{"metadata":{"annotations":{"team":"sweets"},"labels":{"tier":"cold"}},"spec":{"replicas":5,"progressDeadlineSeconds":1234,"template":{"metadata":{"annotations":{"restarted":"at noon"}},"spec":{"terminationGracePeriodSeconds":7}}}}`
+	for _, name := range []string{"plain", "cone"} {
+		_, err := g.f.Deployments.Patch(c.Context(), name, types.JSONPatchType, []byte(`[{"op":"add","path":"/spec/template/spec/containers/0/env","value":[{"name":"TEAM","value":"sweets"}]}]`), metav1.PatchOptions{FieldManager: "somebody"})
+		c.Must(err)
+	}
 	g.f.PatchDeployment("plain", other)
 	g.wakes("no handler", "plain", "plain has 1 replica again, after somebody has scaled it to 5", g.replicas("plain", 1))
 	g.looked() // or the event of a status that the program has written could wake it, too
@@ -373,6 +405,10 @@ func Repair(c *check.C) {
 		if d.Annotations["team"] != "sweets" || d.Labels["tier"] != "cold" || d.Spec.Template.Annotations["restarted"] != "at noon" || *d.Spec.ProgressDeadlineSeconds != 1234 {
 			c.Mistake("whole object overwritten", "the annotation team, the label tier, the template's annotation and progressDeadlineSeconds as somebody has set them",
 				fmt.Sprintf("annotations %v, labels %v, template %v, progressDeadlineSeconds %d", d.Annotations, d.Labels, d.Spec.Template.Annotations, *d.Spec.ProgressDeadlineSeconds))
+		}
+		if pod := d.Spec.Template.Spec; *pod.TerminationGracePeriodSeconds != 7 || len(pod.Containers) == 0 || !slices.Contains(pod.Containers[0].Env, corev1.EnvVar{Name: "TEAM", Value: "sweets"}) {
+			c.Mistake("pod template overwritten", "the environment variable TEAM of the first container and terminationGracePeriodSeconds as somebody has set them",
+				fmt.Sprintf("terminationGracePeriodSeconds %d, and the containers %s", *pod.TerminationGracePeriodSeconds, asJSON(pod.Containers)))
 		}
 	}
 	g.overwritten(ice)
@@ -502,8 +538,19 @@ func (g *grower) persists() {
 	if err != nil && tries.Struck() > 1 {                // it does try again, and pauses for long
 		err = g.Within(time.Minute, g.replicas(name, 0))
 	}
+	// late ends the check, because the Deployment has not come. Who waits far longer than ever before tries no more.
+	late := func(expected string, err error, tried []faultproxy.Request) {
+		var longest time.Duration
+		for i := 1; i < len(tried); i++ {
+			longest = max(longest, tried[i].Started.Sub(tried[i-1].Started))
+		}
+		if n := len(tried); n > 1 && time.Since(tried[n-1].Started) < 10*longest {
+			g.C.Failf(expected+": the pauses begin with milliseconds, and grow from there", "%v; the program has tried so often: %d, the last two tries %s apart", err, n, tried[n-1].Started.Sub(tried[n-2].Started).Round(time.Millisecond))
+		}
+		g.C.Mistake("error not retried", expected, fmt.Sprintf("%v; the program has tried so often: %d", err, len(tried)))
+	}
 	if err != nil {
-		g.C.Mistake("error not retried", again, fmt.Sprintf("%v; the program has tried so often: %d", err, tries.Struck()))
+		late(again, err, g.f.Proxy.Requests(creates)[before:])
 	}
 	// Shorter pauses differ by what the machine does; hot looks at these.
 	if tried := g.f.Proxy.Requests(creates)[before:]; len(tried) >= 4 {
@@ -533,9 +580,10 @@ func (g *grower) persists() {
 		}
 		return time.Since(began), err
 	}
+	before = g.f.Proxy.Count(creates)
 	first, err := comesBack(90 * time.Second)
 	if err != nil {
-		g.C.Mistake("error not retried", "the Deployment refused again, after six creates were answered with 500", err.Error())
+		late("the Deployment refused again, after six creates were answered with 500", err, g.f.Proxy.Requests(creates)[before:])
 	}
 	if later, err := comesBack(4*first + 10*time.Second); err != nil {
 		g.mistake("never forgets", fmt.Sprintf("pauses that begin short again: six creates failed and one succeeded, which took %s, and the next six failures were to take as long", first.Round(time.Millisecond)),
@@ -623,15 +671,20 @@ func Leave(c *check.C) {
 			c.Mistake("taken from another", "the Deployment shared as its owner, the Icecream first, wants it", fmt.Sprintf("%d replicas, and the ownerReferences %s", *d.Spec.Replicas, asJSON(d.OwnerReferences)))
 		}
 	}
-	// What is tried without end comes back at least so often while others are served.
+	// What is tried without end comes back at least so often while others are served. Who creates first is answered
+	// by 409 at each look, also at those of its own.
 	const often = 12
 	for range 2 {
 		g.looked()
 		touched()
 	}
-	conflicts := g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool { return r.Code == http.StatusConflict }})
-	if conflicts >= often {
-		c.Mistake("retried without end", "a few creates, because the names are taken", fmt.Sprintf("%d creates that failed with 409 AlreadyExists", conflicts))
+	for _, ice := range []*v1alpha1.Icecream{second, cup, wants} {
+		conflicts := g.f.Proxy.Count(faultproxy.Match{Verb: "create", Resource: "deployments", If: func(r faultproxy.Request) bool {
+			return r.Code == http.StatusConflict && bytes.Contains(r.Body, []byte(ice.UID))
+		}})
+		if conflicts >= often {
+			c.Mistake("retried without end", "a few creates for the Icecream "+ice.Name+", because its name is taken", fmt.Sprintf("%d creates that failed with 409 AlreadyExists", conflicts))
+		}
 	}
 	says := func(ctx context.Context) error {
 		touched()
@@ -671,6 +724,7 @@ func Leave(c *check.C) {
 	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "deployments*", Name: "mug", If: faultproxy.Request.Write}) {
 		c.Mistake("not its controller", "no write of the Deployment mug, of which the Icecream wants-mug is an owner, but not the controller", "the request "+r.String())
 	}
+	g.orphaned()
 	g.unseen()
 	g.freed()
 	g.wakes("free name unnoticed", "wants-cup", "cup with 3 replicas for the Icecream wants-cup, after somebody has deleted the foreign one", g.replicas("cup", 3))
@@ -688,18 +742,36 @@ func Leave(c *check.C) {
 	g.owns(free)
 }
 
+// orphaned takes a Deployment from its Icecream: all but the reference stays by which it may be known.
+func (g *grower) orphaned() {
+	g.make("orphan", "orphan", 0)
+	g.looked()
+	writes := faultproxy.Match{Resource: "deployments*", Name: "orphan", If: faultproxy.Request.Write}
+	before := g.f.Proxy.Count(writes)
+	g.f.PatchDeployment("orphan", `{"metadata":{"ownerReferences":null},"spec":{"replicas":5}}`)
+	g.looked()
+	if all := g.f.Proxy.Requests(writes); len(all) > before {
+		g.C.Mistake("owner by label", "no write of the Deployment orphan, which has lost its ownerReferences", "the request "+all[before].String())
+	}
+}
+
 // unseen has somebody else make a Deployment of which the program's cache does not know yet.
 func (g *grower) unseen() {
 	held := g.f.Proxy.MustInject(faultproxy.Rule{Match: deploymentWatches, Fault: faultproxy.Hold, Times: -1})
 	defer held.Remove()
 	g.f.Foreign("plate")
+	made := time.Now()
 	g.f.Create("wants-plate", "plate", 3)
 	ofPlate, taken := faultproxy.Match{Resource: "deployments*", Name: "plate"}, creates
 	taken.If = func(r faultproxy.Request) bool {
 		return r.Code == http.StatusConflict && bytes.Contains(r.Body, []byte("plate"))
 	}
+	// The informer, whose watch is held, lists nothing.
+	all := faultproxy.Match{Verb: "list", Resource: "deployments", If: func(r faultproxy.Request) bool {
+		return r.Code == http.StatusOK && r.Started.After(made)
+	}}
 	g.Until("a look at the Deployment plate, which somebody has made a moment before, or a create, which is answered by 409", func(context.Context) error {
-		if g.f.Proxy.Count(ofPlate)+g.f.Proxy.Count(taken) == 0 {
+		if g.f.Proxy.Count(ofPlate)+g.f.Proxy.Count(taken)+g.f.Proxy.Count(all) == 0 {
 			return errors.New("neither")
 		}
 		return nil
@@ -712,10 +784,14 @@ func (g *grower) unseen() {
 	}
 }
 
-// bySubresource ends the check if the program has written an Icecream by its main endpoint.
+// bySubresource ends the check if the program has written a status, and only by the main endpoint, to which finalizers,
+// labels and annotations may go.
 func (g *grower) bySubresource() {
+	if g.f.Proxy.Count(faultproxy.Match{Resource: "icecreams/status", If: faultproxy.Request.Write}) > 0 {
+		return
+	}
 	for _, r := range g.f.Proxy.Requests(faultproxy.Match{Resource: "icecreams", If: faultproxy.Request.Write}) {
-		if r.Code == http.StatusOK {
+		if r.Code == http.StatusOK && bytes.Contains(r.Body, []byte(v1alpha1.ConditionAvailable)) {
 			g.mistake("main endpoint", "a write of icecreams/status", "the request "+r.String())
 		}
 	}
@@ -773,10 +849,10 @@ func Report(c *check.C) {
 	ice.Status.Conditions = []metav1.Condition{{Type: "Audited", Status: metav1.ConditionTrue, Reason: "ByHand", LastTransitionTime: metav1.Now()}}
 	_, err := g.f.Icecreams.UpdateStatus(c.Context(), ice, metav1.UpdateOptions{})
 	c.Must(err)
+	g.f.Proxy.KeepBodies()
 	g.start()
 	is := func(replicas int32) func(context.Context) error {
 		return func(ctx context.Context) error {
-			g.bySubresource()
 			now, err := g.f.Icecreams.Get(ctx, "vanilla", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -804,6 +880,7 @@ func Report(c *check.C) {
 		if err == nil {
 			return
 		}
+		g.bySubresource()
 		if errors.As(err, new(errOldGeneration)) {
 			c.Mistake("old generation", expected, err.Error())
 		}
@@ -1054,7 +1131,7 @@ func Survive(c *check.C) {
 	defer judging.Unlock()
 	// A process of its own, because it makes a cluster and client-go keeps what it knows of one.
 	judged := c.Env.Run(testenv.Command{Path: c.Env.Program("./cmd/judge"), Timeout: 8 * time.Minute,
-		Args: []string{"-json", "-level", "3", "-contract", "simple", "-controller", "'" + g.f.Command.Path + "' -namespace {{.Namespace}}"}})
+		Args: []string{"-json", "-level", "3", "-contract", "simple", "-controller", proc.Quoted(g.f.Command.Path) + " -namespace {{.Namespace}}"}})
 	var verdict judge.Verdict
 	if err := json.Unmarshal([]byte(judged.Stdout), &verdict); err != nil { // its cluster has not come up: no fault of the program
 		c.T.Fatalf("the judge has ended with exit code %d: %s", judged.ExitCode, judged.Stderr)
