@@ -446,6 +446,9 @@ func TestReleaseLeavesTheClusterToOthers(t *testing.T) {
 	ws := clone(t)
 	p := &pretended{}
 	maker, other := &Cluster{ws: ws, p: p}, &Cluster{ws: ws, p: p}
+	if used, err := maker.used(); used || err != nil {
+		t.Errorf("of a new clone: used %v, %v", used, err)
+	}
 	for _, c := range []*Cluster{maker, other} {
 		fatal.If(t, c.hold())
 	}

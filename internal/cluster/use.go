@@ -42,6 +42,9 @@ func (c *Cluster) letGo() error {
 
 // used reports whether another process uses the cluster.
 func (c *Cluster) used() (bool, error) {
+	if err := os.MkdirAll(filepath.Dir(c.useFile()), 0o755); err != nil {
+		return false, err
+	}
 	all := flock.New(c.useFile())
 	free, err := all.TryLock()
 	return !free, errors.Join(err, all.Close())
