@@ -545,7 +545,7 @@ func TestBrowserKeyboard(t *testing.T) {
 	})`)
 	expect("what stays of a list", "stays")
 	b.click(`[aria-label="Close terminal 1"]`)
-	b.until(`!document.querySelector('.screen')`)
+	b.until(`document.activeElement.id === 'new-terminal'`)
 	b.run(`document.querySelector('#tab-terminals').focus()`)
 	b.keys(f6)
 	expect("F6 in the tabs without a terminal", "new-terminal")
