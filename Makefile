@@ -48,7 +48,7 @@ help:
 ##   make check N=1        is it done? If not: what was expected, what the cluster held, and where
 ##   make watch N=1        the same at each save
 ##   make hint N=1         one more hint
-##   make solution N=1     the difference to ours, once yours has passed; FORCE=1 before that
+##   make solution N=1     the difference to ours, once yours has passed with all of its tasks; also FORCE=1
 ##   make reset TASK=1 N=1 set your copy aside and begin again
 ##   make progress         what is done, in all steps; JSON=1 for programs
 ## Your own

@@ -103,9 +103,9 @@ func Pack(ctx context.Context, ws workspace.Workspace, want, file string, out io
 		file = filepath.Join(file, name)
 	}
 	// All of it takes minutes, and where the pack is to go may be a stick.
-	err = diskspace.Require(filepath.Dir(file), 1<<30, "a pack")
+	err = writable(filepath.Dir(file))
 	if err == nil {
-		err = writable(filepath.Dir(file))
+		err = diskspace.Require(filepath.Dir(file), 1<<30, "a pack")
 	}
 	if err != nil {
 		return fmt.Errorf("PACK=%s: %w", file, err)

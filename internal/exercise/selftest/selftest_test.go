@@ -182,7 +182,7 @@ func TestLearner(t *testing.T) {
 	wiring := l.solve("wiring")
 	now := time.Now()
 	fatal.If(t, wiring.SetState(l.ws, exercise.State{Passed: &now}))
-	l.run(1, "solution N=6 TASK=wiring", "task 6.6 has not passed yet: make exercise N=6 TASK=survive goes on")
+	l.run(1, "solution N=6 TASK=wiring", "task 6.2 has not passed yet: make exercise N=6 TASK=create goes on")
 	l.run(1, "reset N=6 TASK=create", "is the program of 6 tasks, of which wiring passed with it")
 	l.run(0, "reset N=6 TASK=create FORCE=1", "work/.aside/06-controller/icecream-")
 
