@@ -271,25 +271,8 @@ func newTenant(t testing.TB, store []string, flags ...string) *tenant {
 	fatal.If(t, err)
 	company := open(t, e, store...)
 	f := &tenant{controllertest.New(t, e, e.Program("./09-outside/coldroom"), append([]string{"-store", company.address, "-poll", "300ms"}, flags...)...), company, own.OutsideV1alpha1().ColdRooms(e.Namespace), func() {}}
-	cleanUp(t, e, coldRooms)
+	e.FreeAtEnd(coldRooms)
 	return f
-}
-
-// cleanUp has the finalizers of a resource taken away at the end, or the namespace would stay for ever.
-func cleanUp(t testing.TB, e *testenv.Env, resource schema.GroupVersionResource) {
-	t.Cleanup(func() {
-		ctx, objects := context.WithoutCancel(e.Context()), e.Dynamic.Resource(resource).Namespace(e.Namespace)
-		all, err := objects.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		for _, o := range all.Items {
-			if _, err := objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
-			}
-		}
-	})
 }
 
 // coldRooms are the resource of the controller.

@@ -43,7 +43,7 @@ type shelf struct {
 func newShelf(c *check.C, flags ...string) *shelf {
 	s := &shelf{C: c, company: open(c.T, c.Env, flags...), proxy: c.Proxy()}
 	s.command = testenv.Command{Path: c.Program(), Args: []string{"-namespace", c.Namespace, "-store", s.company.address}, Env: []string{"KUBECONFIG=" + s.proxy.Kubeconfig}}
-	cleanUp(c.T, c.Env, corev1.SchemeGroupVersion.WithResource("configmaps"))
+	c.FreeAtEnd(corev1.SchemeGroupVersion.WithResource("configmaps"))
 	return s
 }
 

@@ -125,7 +125,7 @@ func TestInCluster(t *testing.T) {
 	here := strings.TrimSpace(e.Run(testenv.Command{Path: e.Program("./08-webhooks/address")}).Stdout)
 	company := open(t, e, "-listen", here+":0", "-token", "first")
 	f := &tenant{Controller: &controllertest.Controller{Env: e, T: t, Runner: e}, company: company, cold: own.OutsideV1alpha1().ColdRooms(e.Namespace), meanwhile: func() {}}
-	cleanUp(t, e, coldRooms)
+	e.FreeAtEnd(coldRooms)
 	if _, err := e.Client.CoreV1().Secrets(e.Namespace).Create(e.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cold-store"}, StringData: map[string]string{"token": "first"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

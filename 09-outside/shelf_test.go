@@ -24,7 +24,7 @@ func shelved(t *testing.T, pallets string) (*testenv.Env, *company, typedcorev1.
 	t.Helper()
 	e := testenv.New(t)
 	store := open(t, e)
-	cleanUp(t, e, corev1.SchemeGroupVersion.WithResource("configmaps"))
+	e.FreeAtEnd(corev1.SchemeGroupVersion.WithResource("configmaps"))
 	e.Start(testenv.Command{Path: e.Program("./09-outside/shelf"), Args: []string{"-namespace", e.Namespace, "-store", store.address},
 		Env: []string{"KUBECONFIG=" + e.Cluster().Kubeconfig()}})
 	maps := e.Client.CoreV1().ConfigMaps(e.Namespace)

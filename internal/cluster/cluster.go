@@ -19,6 +19,7 @@ import (
 
 	"github.com/k8s-go/workshop/internal/engine"
 	"github.com/k8s-go/workshop/internal/interrupt"
+	"github.com/k8s-go/workshop/internal/lock"
 	"github.com/k8s-go/workshop/internal/pinned"
 	"github.com/k8s-go/workshop/internal/workspace"
 )
@@ -150,7 +151,7 @@ func (c *Cluster) State(ctx context.Context) (State, string) {
 
 // Use begins to use the cluster as Up does, if it is ready, and returns what State does.
 func (c *Cluster) Use(ctx context.Context, out io.Writer) (state State, detail string, err error) {
-	unlock, _, err := lock(ctx, c.ws, out)
+	unlock, _, err := lockClone(ctx, c.ws, out)
 	if err != nil {
 		return "", "", err
 	}
@@ -177,7 +178,7 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	built := time.Since(start) > time.Second
-	unlock, waited, err := lock(ctx, c.ws, out)
+	unlock, waited, err := lockClone(ctx, c.ws, out)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (c *Cluster) Down(ctx context.Context, out io.Writer) error { return c.remo
 
 // remove removes the cluster, though others use it only if it has to be gone.
 func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err error) {
-	unlock, _, err := lock(ctx, c.ws, out)
+	unlock, _, err := lockClone(ctx, c.ws, out)
 	if err != nil {
 		return err
 	}
@@ -288,7 +289,7 @@ func (c *Cluster) Fetch(ctx context.Context, out io.Writer) (parts Parts, err er
 	if err := pinned.ControlPlane.Build(ctx, c.ws, out, names...); err != nil {
 		return Parts{}, err
 	}
-	unlock, _, err := lock(ctx, c.ws, out) // another command may pull the same
+	unlock, _, err := lockClone(ctx, c.ws, out) // another command may pull the same
 	if err != nil {
 		return Parts{}, err
 	}
@@ -374,34 +375,11 @@ func (c *Cluster) Config() (*rest.Config, error) { return Config(c.Kubeconfig())
 // Client returns a clientset made from Config.
 func (c *Cluster) Client() (kubernetes.Interface, error) { return client(c.Kubeconfig()) }
 
-// lock keeps two commands of one clone from changing its clusters at the same
+// lockClone keeps two commands of one clone from changing its clusters at the same
 // time. It reports whether it had to wait for another one.
-func lock(ctx context.Context, ws workspace.Workspace, out io.Writer) (unlock func() error, waited bool, err error) {
+func lockClone(ctx context.Context, ws workspace.Workspace, out io.Writer) (unlock func() error, waited bool, err error) {
 	if err := os.MkdirAll(ws.Path(), 0o755); err != nil {
 		return nil, false, err
 	}
-	return acquire(ctx, flock.New(ws.Path("lock")), out, "Another command of this clone is changing its cluster; waiting for it to end")
-}
-
-// noLock says what to do about a file that cannot be locked.
-func noLock(path string, err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf(`%w: a command has run here as another user, such as root. Give the clone back to you: sudo chown -R "$USER" %q`, err, filepath.Dir(path))
-	}
-	return fmt.Errorf("locking %s: %w", path, err)
-}
-
-// acquire takes a lock. If somebody else has it, it says so, and waits.
-func acquire(ctx context.Context, l *flock.Flock, out io.Writer, busy string) (unlock func() error, waited bool, err error) {
-	ok, err := l.TryLock()
-	if err != nil {
-		return nil, false, noLock(l.Path(), err)
-	}
-	if !ok {
-		fmt.Fprintln(out, busy)
-		if _, err := l.TryLockContext(ctx, 200*time.Millisecond); err != nil {
-			return nil, true, fmt.Errorf("waiting for %s: %w", l.Path(), err)
-		}
-	}
-	return l.Unlock, !ok, nil
+	return lock.Acquire(ctx, ws.Path("lock"), out, "Another command of this clone is changing its cluster; waiting for it to end")
 }

@@ -496,18 +496,18 @@ func TestNotMadeAnewUnderOthers(t *testing.T) {
 
 func TestLockWaits(t *testing.T) {
 	ws := clone(t)
-	unlock, waited, err := lock(context.Background(), ws, io.Discard)
+	unlock, waited, err := lockClone(context.Background(), ws, io.Discard)
 	if err != nil || waited {
 		t.Fatalf("the first lock: waited %v, %v", waited, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	if _, _, err := lock(ctx, ws, &out); err == nil || !strings.Contains(out.String(), "waiting") {
+	if _, _, err := lockClone(ctx, ws, &out); err == nil || !strings.Contains(out.String(), "waiting") {
 		t.Errorf("a second lock: %v, output %q", err, out.String())
 	}
 	fatal.If(t, unlock())
-	unlock, _, err = lock(context.Background(), ws, io.Discard)
+	unlock, _, err = lockClone(context.Background(), ws, io.Discard)
 	fatal.If(t, err)
 	fatal.If(t, unlock())
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
+
+	"github.com/k8s-go/workshop/internal/lock"
 )
 
 // A process that uses a cluster holds a shared lock of a file, from Up to its own end. So
@@ -27,7 +29,7 @@ func (c *Cluster) hold() error {
 		c.use = flock.New(c.useFile())
 	}
 	if ok, err := c.use.TryRLock(); err != nil || !ok {
-		return noLock(c.useFile(), errors.Join(err, c.letGo()))
+		return lock.Failed(c.useFile(), errors.Join(err, c.letGo()))
 	}
 	return nil
 }
@@ -62,15 +64,15 @@ func (c *Cluster) Pass() error {
 // OwnDefinitions waits until nobody else installs or uses the definitions of the lessons, which a cluster has
 // once. They are the caller's until unlock, or until this process ends.
 func (c *Cluster) OwnDefinitions(ctx context.Context, out io.Writer) (unlock func() error, err error) {
-	lock := flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock"))
-	unlock, _, err = acquire(ctx, lock, out, "A lesson, a check or a test uses the definitions of this cluster; waiting for it to end")
+	file := filepath.Join(filepath.Dir(c.Kubeconfig()), "definitions.lock")
+	unlock, _, err = lock.Acquire(ctx, file, out, "A lesson, a check or a test uses the definitions of this cluster; waiting for it to end")
 	return unlock, err
 }
 
 // OwnNamespace waits until no other command of this clone runs the lesson of a namespace, which each of them
 // deletes at its start, and keeps them away until unlock.
 func (c *Cluster) OwnNamespace(ctx context.Context, name string, out io.Writer) (unlock func() error, err error) {
-	lock := flock.New(filepath.Join(filepath.Dir(c.Kubeconfig()), name+".lock"))
-	unlock, _, err = acquire(ctx, lock, out, fmt.Sprintf("Another command of this clone runs the lesson of the namespace %s; waiting for its end", name))
+	file := filepath.Join(filepath.Dir(c.Kubeconfig()), name+".lock")
+	unlock, _, err = lock.Acquire(ctx, file, out, fmt.Sprintf("Another command of this clone runs the lesson of the namespace %s; waiting for its end", name))
 	return unlock, err
 }

@@ -55,18 +55,7 @@ func newGrower(c *check.C) *grower {
 	f.Command.Args = []string{"-namespace", c.Namespace}
 	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
 	f.Runner = c
-	c.AtEnd(func(ctx context.Context) error { // a program that was killed leaves its finalizers, which keep the namespace
-		all, err := f.Icecreams.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for _, ice := range all.Items {
-			if _, err := f.Icecreams.Patch(ctx, ice.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				return err
-			}
-		}
-		return nil
-	})
+	c.FreeAtEnd(v1alpha1.SchemeGroupVersion.WithResource("icecreams"))
 	return &grower{f: f, Candidate: &controllertest.Candidate{Controller: f.Controller, C: c}}
 }
 

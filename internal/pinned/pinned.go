@@ -16,13 +16,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 
 	"github.com/k8s-go/workshop/internal/diskspace"
+	"github.com/k8s-go/workshop/internal/lock"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/workspace"
@@ -78,15 +77,12 @@ func (t Tools) Build(ctx context.Context, ws workspace.Workspace, out io.Writer,
 	if err := os.MkdirAll(filepath.Join(dir, ".stamps"), 0o755); err != nil {
 		return err
 	}
-	l := flock.New(filepath.Join(dir, ".lock"))
-	defer func() { err = errors.Join(err, l.Close()) }()
-	if free, err := l.TryLock(); err != nil {
-		return fmt.Errorf("locking %s: %w", l.Path(), err)
-	} else if !free {
-		fmt.Fprintln(out, "Another command of this clone is building; waiting for it to end")
-		if _, err := l.TryLockContext(ctx, 200*time.Millisecond); err != nil {
-			return fmt.Errorf("waiting for %s: %w", l.Path(), err)
-		}
+	unlock, waited, err := lock.Acquire(ctx, filepath.Join(dir, ".lock"), out, "Another command of this clone is building; waiting for it to end")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if waited { // it may have built these
 		if stale, err = t.stale(ws, names); err != nil || len(stale) == 0 {
 			return err
 		}

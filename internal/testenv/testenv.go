@@ -26,6 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -367,6 +369,26 @@ func (e *Env) AtEnd(do ...func(context.Context) error) {
 				e.t.Error(err)
 			}
 		}
+	})
+}
+
+// FreeAtEnd takes the finalizers of a resource's objects in the test's namespace away when the test ends, which a
+// program that was killed leaves, and which keep the namespace. Call it before the program starts, so that it has ended.
+func (e *Env) FreeAtEnd(resource schema.GroupVersionResource) {
+	e.t.Helper()
+	e.AtEnd(func(ctx context.Context) error {
+		objects := e.Dynamic.Resource(resource).Namespace(e.Namespace)
+		all, err := objects.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, o := range all.Items {
+			if _, err := objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); !apierrors.IsNotFound(err) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
@@ -24,12 +25,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gofrs/flock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/k8s-go/workshop/internal/exercise"
 	"github.com/k8s-go/workshop/internal/fatal"
 	"github.com/k8s-go/workshop/internal/faultproxy"
+	"github.com/k8s-go/workshop/internal/lock"
 	"github.com/k8s-go/workshop/internal/poll"
 	"github.com/k8s-go/workshop/internal/proc"
 	"github.com/k8s-go/workshop/internal/testenv"
@@ -328,11 +329,11 @@ func (c *C) ownBinary(name string, build func(kept string) error) (binary string
 	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
 		return "", err
 	}
-	l := flock.New(kept + ".lock")
-	if _, err := l.TryLockContext(c.Context(), 100*time.Millisecond); err != nil {
+	unlock, _, err := lock.Acquire(c.Context(), kept+".lock", io.Discard, "")
+	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, l.Close()) }()
+	defer func() { err = errors.Join(err, unlock()) }()
 	if err := build(kept); err != nil {
 		return "", err
 	}

@@ -150,14 +150,14 @@ func Reset(_ context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
+	progress, err := exercise.ProgressOf(ws, together)
+	if err != nil {
+		return err
+	}
 	var passed []string
-	for _, other := range together {
-		s, err := other.State(ws)
-		if err != nil {
-			return err
-		}
-		if s.Passed != nil {
-			passed = append(passed, other.Name)
+	for _, p := range progress {
+		if p.Passed != nil {
+			passed = append(passed, p.Name)
 		}
 	}
 	if t.Shares() && len(passed) > 0 && os.Getenv("FORCE") == "" {
@@ -422,13 +422,12 @@ func Solution(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return err
 	}
-	for _, other := range together {
-		if s, err = other.State(ws); err != nil {
-			return err
-		}
-		if s.Passed == nil && os.Getenv("FORCE") == "" {
-			return fmt.Errorf("ours answers all %d tasks of %s, and task %s has not passed yet: make exercise %s goes on; make solution %s FORCE=1 shows ours all the same", len(together), t.Shown(""), other.ID(), other.Args(), t.Args())
-		}
+	progress, err := exercise.ProgressOf(ws, together)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(progress, func(p exercise.Progress) bool { return p.Passed == nil }); i >= 0 && os.Getenv("FORCE") == "" {
+		return fmt.Errorf("ours answers all %d tasks of %s, and task %s has not passed yet: make exercise %s goes on; make solution %s FORCE=1 shows ours all the same", len(together), t.Shown(""), together[i].ID(), together[i].Args(), t.Args())
 	}
 	ours, err := t.Solution()
 	if err != nil {

@@ -175,7 +175,7 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 	if err != nil {
 		return "", err
 	}
-	unfinished, err := filepath.Glob(filepath.Join(dir, ".build-*"))
+	unfinished, err := filepath.Glob(filepath.Join(dir, "workshop-go-*"))
 	if err != nil {
 		return "", err
 	}
@@ -185,13 +185,9 @@ func checkBinary(ctx context.Context, ws workspace.Workspace, step workspace.Ste
 		}
 	}
 	lesson.CompileModules(ctx, ws, []string{step.Name}, os.Stdout)
-	temp, err := os.MkdirTemp(dir, ".build-") // on the disk of the binary, go moves it to its place; from another one it would copy
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(temp)
 	done := progress.Start(os.Stdout, fmt.Sprintf("Compiling the checks of step %d (once)", step.Number))
-	err = proc.Run(ctx, proc.Cmd{Path: "go", Dir: ws.Root, Env: workspace.Environ("GOTMPDIR=" + temp), Grace: 10 * time.Second,
+	// On the disk of the binary, go moves it to its place; from another one it would copy.
+	err = proc.Go(ctx, proc.Cmd{Dir: ws.Root, Env: workspace.Environ("GOTMPDIR=" + dir),
 		Args: []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, "./" + step.Name}})
 	done(err)
 	if err != nil {
