@@ -55,7 +55,7 @@ func newGrower(c *check.C) *grower {
 	f.Command.Args = []string{"-namespace", c.Namespace}
 	f.Command.Env = append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
 	f.Runner = c
-	c.FreeAtEnd(v1alpha1.SchemeGroupVersion.WithResource("icecreams"))
+	c.FreeAtEnd(v1alpha1.IcecreamResource)
 	return &grower{f: f, Candidate: &controllertest.Candidate{Controller: f.Controller, C: c}}
 }
 
