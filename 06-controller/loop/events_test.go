@@ -50,8 +50,11 @@ func TestFewEventsAtOnce(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if server.inside != eventsAtOnce || server.asked != eventsAtOnce {
-			t.Errorf("%d requests at once of %d, want %d", server.inside, server.asked, eventsAtOnce)
+		server.mu.Lock()
+		inside, asked := server.inside, server.asked
+		server.mu.Unlock()
+		if inside != eventsAtOnce || asked != eventsAtOnce {
+			t.Errorf("%d requests at once of %d, want %d", inside, asked, eventsAtOnce)
 		}
 		begun := time.Now()
 		failed.Wait()
