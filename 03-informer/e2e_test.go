@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -707,30 +706,14 @@ func TestInterruptEndsWatchers(t *testing.T) {
 	}
 }
 
-// A program that is told to stop before it has begun has not failed. While the API server refuses, an
-// informer sleeps between its tries, longer each time and whatever its context says: nobody waits for that.
+// A program that is told to stop before it has begun has not failed.
 func TestInterruptBeforeTheFirstList(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"shared-informer", "tombstones", "dynamic-informer", "watch-errors", "first-loop", "port-list"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := testenv.New(t)
-			p := e.Proxy()
-			// The informer treats 429 as it does a refused connection, and 429 can be counted.
-			busy := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "configmaps"}, Fault: faultproxy.Answer, Code: 429, Times: -1})
-			r := e.Start(testenv.Command{Path: e.Program("./03-informer/" + name), Args: []string{"-namespace", e.Namespace}, Env: []string{"KUBECONFIG=" + p.Kubeconfig}})
-			e.Eventually(time.Minute, func(context.Context) error {
-				if busy.Struck() < 4 {
-					return fmt.Errorf("%d tries: %s%s", busy.Struck(), r.Stdout(), r.Stderr())
-				}
-				return nil
-			})
-			fatal.If(t, r.Signal(syscall.SIGTERM))
-			told := time.Now()
-			result := r.Wait()
-			if took := time.Since(told); result.ExitCode != 0 || took > 5*time.Second { // it would sleep for 6.4 s at least
-				t.Errorf("exit code %d, %s after SIGTERM\n%s", result.ExitCode, took, result.Stderr)
-			}
+			e.StopsBeforeItsCaches("configmaps", testenv.Command{Path: e.Program("./03-informer/" + name), Args: []string{"-namespace", e.Namespace}})
 		})
 	}
 }

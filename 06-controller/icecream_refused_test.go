@@ -111,6 +111,17 @@ func TestIcecreamRefusedInOtherWords(t *testing.T) {
 	}
 }
 
+func TestInterruptBeforeTheCaches(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{icecreamProgram, "./06-controller/simple", "./06-controller/find-the-bugs/solution"} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			e := testenv.New(t)
+			e.StopsBeforeItsCaches("deployments", testenv.Command{Path: e.Program(program), Args: []string{"-namespace", e.Namespace}})
+		})
+	}
+}
+
 // As while the watch is down, the cache of the controller of the tasks never knows the Deployment that is in the way,
 // so no event tells of its end.
 func TestSimpleFreeNameThatNoEventTells(t *testing.T) {

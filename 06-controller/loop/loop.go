@@ -150,7 +150,6 @@ func CheckFlags(namespace string, resync time.Duration) error {
 // Informers is what Run needs of a shared informer factory.
 type Informers interface {
 	StartWithContext(ctx context.Context)
-	Shutdown()
 }
 
 // Run works until ctx ends. Then the workers finish the keys being processed, but
@@ -165,12 +164,7 @@ func (l *Loop) Run(ctx context.Context, informers ...Informers) error {
 
 	// Whatever is in flight when ctx ends may finish, so work has a context of its own.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer func() {
-		cancel()
-		for _, i := range informers {
-			i.Shutdown()
-		}
-	}()
+	defer cancel() // nobody waits for an informer, which may sleep for a minute between two tries
 	for _, i := range informers {
 		i.StartWithContext(work)
 	}

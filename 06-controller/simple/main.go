@@ -75,10 +75,9 @@ func run(ctx context.Context, namespace string) error {
 		return fmt.Errorf("adding the handlers: %w", err)
 	}
 
-	// The caches stay up to date until the workers have ended.
+	// The caches stay up to date until the workers have ended. Nobody waits for the informers (Shutdown), because
+	// one may sleep for a minute between two tries, whatever its context says.
 	informing, stopInforming := context.WithCancel(context.WithoutCancel(ctx))
-	defer kubeFactory.Shutdown()
-	defer sweetFactory.Shutdown()
 	defer stopInforming()
 	kubeFactory.StartWithContext(informing)
 	sweetFactory.StartWithContext(informing)

@@ -77,7 +77,6 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("adding an event handler: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
 	for {
 		select {
 		case <-ctx.Done():

@@ -33,6 +33,11 @@ func TestDiagnosis(t *testing.T) {
 		"nothing for a new object": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(apply, "Icecream", "x")}, "It did not do what Icecream x asks for: Deployment x is not as it should be."},
 		"reacts to Added only": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(patch, "Icecream", "x"), others: []*failure{
 			{kind: waited, step: step(gone, "Deployment", "y"), cause: step(patch, "Icecream", "y")}}}, "It did not act when Icecream x was changed, nor at other changes: it reacts to new objects only"},
+		"Added only, and a drift": {&Case{}, failure{kind: waited, step: step(wait, "ConfigMap", "d-copy"), cause: step(patch, "ConfigMap", "d-copy"), others: []*failure{
+			{kind: waited, step: step(wait, "ConfigMap", "x-copy"), cause: step(patch, "ConfigMap", "x")},
+			{kind: waited, step: step(gone, "ConfigMap", "y-copy"), cause: step(patch, "ConfigMap", "y")}}}, "It did not act when ConfigMap x was changed, nor at other changes: it reacts to new objects only"},
+		"a drift and a change": {&Case{}, failure{kind: waited, step: step(wait, "ConfigMap", "d-copy"), cause: step(patch, "ConfigMap", "d-copy"), others: []*failure{
+			{kind: waited, step: step(wait, "ConfigMap", "x-copy"), cause: step(patch, "ConfigMap", "x")}}}, "It did not put right what somebody had changed in ConfigMap d-copy"},
 		"two drifts": {&Case{}, failure{kind: waited, step: step(wait, "Deployment", "x"), cause: step(patch, "Deployment", "x"), others: []*failure{
 			{kind: waited, step: step(wait, "Service", "x"), cause: step(patch, "Service", "x")}}}, "It did not put right what somebody had changed in Deployment x"},
 		"two that are kept": {&Case{}, failure{kind: waited, step: step(gone, "Deployment", "x"), cause: step(patch, "Icecream", "x"), others: []*failure{

@@ -3,8 +3,11 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +124,30 @@ func (e *Env) InterruptAt(m faultproxy.Match, c Command) Result {
 	})
 	fatal.If(e.t, p.Signal(os.Interrupt))
 	return p.Wait()
+}
+
+// StopsBeforeItsCaches runs a command whose informers of a resource are refused, tells it to stop, and fails the test
+// unless it ends without an error and at once. While the API server refuses, an informer sleeps between its tries,
+// longer each time and whatever its context says: nobody waits for that.
+func (e *Env) StopsBeforeItsCaches(resource string, c Command) {
+	e.t.Helper()
+	p := e.Proxy()
+	// The informer treats 429 as it does a refused connection, and 429 can be counted.
+	busy := p.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: resource}, Fault: faultproxy.Answer, Code: http.StatusTooManyRequests, Times: -1})
+	c.Env = append(slices.Clone(c.Env), "KUBECONFIG="+p.Kubeconfig)
+	running := e.Start(c)
+	e.Eventually(time.Minute, func(context.Context) error {
+		if busy.Struck() < 4 {
+			return fmt.Errorf("%d tries: %s%s", busy.Struck(), running.Stdout(), running.Stderr())
+		}
+		return nil
+	})
+	fatal.If(e.t, running.Signal(syscall.SIGTERM))
+	told := time.Now()
+	result := running.Wait()
+	if took := time.Since(told); result.ExitCode != 0 || took > 5*time.Second { // it would sleep for 6.4 s at least
+		e.t.Errorf("exit code %d, %s after SIGTERM\n%s", result.ExitCode, took, result.Stderr)
+	}
 }
 
 // lessonProxy starts a fault proxy for the length of a test, with the namespace that a shell of the cluster has.

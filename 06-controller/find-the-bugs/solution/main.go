@@ -111,8 +111,6 @@ func run(ctx context.Context, rules *clientcmd.ClientConfigLoadingRules, namespa
 
 	factory.StartWithContext(ctx)
 	sweetFactory.StartWithContext(ctx)
-	defer factory.Shutdown()
-	defer sweetFactory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), deployments.HasSynced, icecreams.Informer().HasSynced) {
 		return nil // asked to stop
 	}
