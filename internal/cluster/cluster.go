@@ -100,14 +100,18 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (*Cluster,
 	var names []string
 	for _, c := range all {
 		if c.Name() == want {
-			return c, "CLUSTER=" + want, nil
+			why := "CLUSTER=" + want
+			if want != "kind" && forKind() {
+				why += "; K8S_VERSION and AUDIT_POLICY are for kind, and change nothing here"
+			}
+			return c, why, nil
 		}
 		names = append(names, c.Name())
 	}
 	if want != "" {
 		return nil, "", fmt.Errorf("CLUSTER=%s is not known: use one of %s", want, strings.Join(names, ", "))
 	}
-	if os.Getenv("K8S_VERSION") != "" || os.Getenv("AUDIT_POLICY") != "" {
+	if forKind() {
 		return all[0], "K8S_VERSION and AUDIT_POLICY are for kind", nil
 	}
 	own := all[:2] // somebody's own cluster, and one made for a purpose, are used only when asked for
@@ -131,6 +135,9 @@ func Select(ctx context.Context, ws workspace.Workspace, want string) (*Cluster,
 	}
 	return own[0], fmt.Sprintf("%s %s answers", e.Name, e.Version), nil
 }
+
+// forKind reports whether somebody has asked for what kind alone can do.
+func forKind() bool { return os.Getenv("K8S_VERSION") != "" || os.Getenv("AUDIT_POLICY") != "" }
 
 // Name is the value of CLUSTER that chooses this cluster.
 func (c *Cluster) Name() string { return c.p.name() }

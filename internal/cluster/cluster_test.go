@@ -69,6 +69,9 @@ func TestSelectPrefersABrokenClusterOfThisClone(t *testing.T) {
 	if c, why, err := Select(t.Context(), ws, ""); err != nil || c.Name() != "kind" {
 		t.Errorf("with K8S_VERSION, Select = %v (%s), %v", c, why, err)
 	}
+	if _, why, err := Select(t.Context(), ws, "kwok"); err != nil || !strings.Contains(why, "change nothing here") {
+		t.Errorf("with K8S_VERSION and kwok, Select = %s, %v", why, err)
+	}
 	t.Setenv("K8S_VERSION", "")
 	// One that was made for a purpose is not taken for any other.
 	ws = clone(t)

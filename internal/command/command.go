@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -191,10 +192,15 @@ func down(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		})...)
 	}
 	var errs []error
+	var said strings.Builder
 	for _, c := range clusters {
-		errs = append(errs, c.Down(ctx, os.Stdout))
+		errs = append(errs, c.Down(ctx, io.MultiWriter(os.Stdout, &said)))
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil && said.Len() == 0 {
+		fmt.Println("There was no cluster to remove")
+	}
+	return err
 }
 
 func status(ctx context.Context, ws workspace.Workspace, _ []string) error {

@@ -146,7 +146,7 @@ func TestStatusAndDownKnowFurtherClusters(t *testing.T) {
 	if _, err := os.Stat(ws.Path("kwok-chaos")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("down has left files behind (%v)", err)
 	}
-	if out := show("down"); out != "" {
+	if out := show("down"); out != "There was no cluster to remove\n" {
 		t.Errorf("a second down prints:\n%s", out)
 	}
 }

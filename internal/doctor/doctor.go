@@ -184,6 +184,10 @@ func clusterKind(ctx context.Context, ws workspace.Workspace) Finding {
 		return Finding{Check: "cluster", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
 	}
 	f := Finding{Check: "cluster", Detail: fmt.Sprintf("%s: %s", c.Name(), strings.TrimSpace(why))}
+	if _, err := c.Missing(ctx); err != nil { // no container engine answers, for example
+		f.Detail, f.Fix, f.Fatal = fmt.Sprintf("%s: %v", c.Name(), err), "or choose another cluster with CLUSTER=", true
+		return f
+	}
 	// An existing cluster to which nothing is connected yet cannot say.
 	if containers, err := c.Containers(ctx); err == nil && !containers {
 		f.Fix = "fine for every step but the parts that need running containers, which say so; those need Docker"

@@ -127,7 +127,8 @@ func TestRequireTools(t *testing.T) {
 }
 
 func TestClusterIsTheOneAskedFor(t *testing.T) {
-	ws := clone(t, "1.26.0")
+	ws, err := workspace.Find()
+	fatal.If(t, err)
 	t.Setenv("CLUSTER", "existing")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	if f := clusterKind(t.Context(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
@@ -136,6 +137,17 @@ func TestClusterIsTheOneAskedFor(t *testing.T) {
 	t.Setenv("CLUSTER", "nope")
 	if f := clusterKind(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
 		t.Errorf("with a CLUSTER that there is not: %+v", f)
+	}
+}
+
+// A kind cluster that was asked for needs an engine; only a cluster that nobody asked for falls back to kwok.
+func TestClusterThatCannotBe(t *testing.T) {
+	ws, err := workspace.Find()
+	fatal.If(t, err)
+	t.Setenv("CLUSTER", "kind")
+	t.Setenv("PATH", t.TempDir())
+	if f := clusterKind(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "docker") || f.Fix == "" {
+		t.Errorf("%+v", f)
 	}
 }
 

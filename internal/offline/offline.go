@@ -39,8 +39,12 @@ func list(ctx context.Context, ws workspace.Workspace, env ...string) (asked, co
 	for _, n := range needed {
 		for _, goos := range systems {
 			var out proc.Buffer
+			name := "ImportPath"
+			if slices.Contains(n.Packages, "-m") {
+				name = "Path"
+			}
 			err := proc.Go(ctx, proc.Cmd{Dir: filepath.Join(ws.Root, n.Dir),
-				Args: append([]string{"list", "-e", "-f", "{{with .Error}}{{.}}{{end}}"}, n.Packages...),
+				Args: append([]string{"list", "-e", "-f", "{{with .Error}}{{$." + name + "}}: {{.Err}}{{end}}"}, n.Packages...),
 				Env:  workspace.Environ(append(env, "GOOS="+goos)...), Out: &out, Err: &out})
 			if err != nil {
 				return nil, nil, fmt.Errorf("listing what %s needs: %w\n%s", n.Dir, err, out.String())
