@@ -50,7 +50,7 @@ func policyTestOf(t testing.TB, e *testenv.Env, program string) *policyTest {
 	client, err := versioned.NewForConfig(e.Config)
 	fatal.If(t, err)
 	f := &policyTest{controllertest.New(t, e, program), client.PolicyV1alpha1().HealthCheckPolicies(e.Namespace), e.Client.CoreV1().Pods(e.Namespace)}
-	t.Cleanup(f.release)
+	e.FreeAtEnd(v1alpha1.HealthCheckPolicyResource)
 	return f
 }
 
@@ -60,23 +60,6 @@ func startPolicyTest(t *testing.T, args ...string) *policyTest {
 	f := newPolicyTest(t)
 	f.Start(args...)
 	return f
-}
-
-// release removes the finalizers of the policies that a test has left, because
-// their controller has ended.
-func (f *policyTest) release() {
-	ctx := context.WithoutCancel(f.Context())
-	list, err := f.policies.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		f.T.Errorf("looking for policies that are left: %v", err)
-		return
-	}
-	for _, p := range list.Items {
-		_, err := f.policies.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			f.T.Errorf("removing the finalizers of policy %s: %v", p.Name, err)
-		}
-	}
 }
 
 // specOf makes a spec from "label", "annotate" or "kill", and what differs from the default.

@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
 	"github.com/k8s-go/workshop/05-crd-go/pkg/generated/clientset/versioned"
 	"github.com/k8s-go/workshop/internal/cluster"
 	"github.com/k8s-go/workshop/internal/crdwait"
@@ -339,6 +340,9 @@ func (d *deployment) remove() {
 		}
 	}
 	remove("overlays/ha") // the controller goes first, because it would hold the policies again
-	d.release()
+	// The definition may be gone.
+	if err := d.Free(ctx, v1alpha1.HealthCheckPolicyResource); err != nil && !apierrors.IsNotFound(err) {
+		d.t.Error(err)
+	}
 	remove("crds")
 }

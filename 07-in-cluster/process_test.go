@@ -139,7 +139,7 @@ func controllerTestOf(t testing.TB, e *testenv.Env, runner controllertest.Runner
 	proxy := e.Proxy()
 	o := &controllerTest{Env: e, t: t, runner: runner, program: program, proxy: proxy, kubeconfig: proxy.Kubeconfig,
 		namespace: e.Namespace, leaseNamespace: e.Namespace, client: e.Client, objects: objects}
-	t.Cleanup(o.release) // before any replica is started, so after all have ended
+	e.FreeAtEnd(v1alpha1.HealthCheckPolicyResource)
 	return o
 }
 
@@ -194,26 +194,6 @@ func (o *controllerTest) lease() *coordinationv1.Lease {
 func (o *controllerTest) policy() {
 	o.t.Helper()
 	o.policyWith("example", v1alpha1.HealthCheckPolicySpec{PodLabel: "lacks"})
-}
-
-// release lets go of the policies that a test has left. It has to run when their
-// controllers have ended, or they would hold them again.
-func (o *controllerTest) release() {
-	ctx := context.WithoutCancel(o.Context())
-	policies := o.objects.PolicyV1alpha1().HealthCheckPolicies(o.namespace)
-	list, err := policies.List(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) {
-		return // the definition is gone
-	} else if err != nil {
-		o.t.Errorf("looking for policies that are left: %v", err)
-		return
-	}
-	for _, p := range list.Items {
-		_, err := policies.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			o.t.Errorf("removing the finalizers of policy %s: %v", p.Name, err)
-		}
-	}
 }
 
 // pod makes a pod without probes.

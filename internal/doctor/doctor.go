@@ -39,14 +39,73 @@ type Count struct{ Checks, Failed int }
 // Examine runs every check but those of scripts/doctor.sh, which needs nothing
 // compiled and runs first.
 func Examine(ctx context.Context, ws workspace.Workspace) []Finding {
-	missing := builds(ctx, ws)
-	return []Finding{disk(ctx, ws, missing), memory(missing), clusterKind(ctx, ws)}
+	return choose(ctx, ws).examine(ctx, ws)
 }
 
 // ExamineOffline runs every check, and looks for what a network would have to bring.
 func ExamineOffline(ctx context.Context, ws workspace.Workspace) []Finding {
-	return append(Examine(ctx, ws), modules(ctx, ws), parts(ctx, ws))
+	c := choose(ctx, ws)
+	return append(c.examine(ctx, ws), modules(ctx, ws), c.parts())
 }
+
+// A choice is the cluster that make up would start.
+type choice struct {
+	*cluster.Cluster // nil if CLUSTER names none
+	why              string
+	missing          []string // what is still to be built or pulled
+	noContainers     bool     // pods do not run as real containers there
+	err              error    // why it cannot be started here
+}
+
+func choose(ctx context.Context, ws workspace.Workspace) (c choice) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if c.Cluster, c.why, c.err = cluster.Select(ctx, ws, os.Getenv("CLUSTER")); c.err != nil {
+		return c
+	}
+	if c.missing, c.err = c.Missing(ctx); c.err != nil { // no container engine answers, for example
+		c.err = fmt.Errorf("%s: %w", c.Name(), c.err)
+		return c
+	}
+	// An existing cluster to which nothing is connected yet cannot say.
+	containers, err := c.Containers(ctx)
+	c.noContainers = err == nil && !containers
+	return c
+}
+
+func (c choice) examine(ctx context.Context, ws workspace.Workspace) []Finding {
+	return []Finding{disk(ctx, ws, c.builds()), memory(c.builds()), c.kind()}
+}
+
+// builds reports whether something has still to be built or pulled.
+func (c choice) builds() bool { return c.err != nil || len(c.missing) > 0 }
+
+func (c choice) kind() Finding {
+	if c.err != nil {
+		return Finding{Check: "cluster", Detail: c.err.Error(), Fix: chooseAnother, Fatal: true}
+	}
+	f := Finding{Check: "cluster", Detail: fmt.Sprintf("%s: %s", c.Name(), strings.TrimSpace(c.why))}
+	if c.noContainers {
+		f.Fix = "fine for every step but the parts that need running containers, which say so; those need Docker"
+	}
+	return f
+}
+
+func (c choice) parts() Finding {
+	switch {
+	case c.err != nil:
+		return Finding{Check: "parts", Detail: c.err.Error(), Fix: chooseAnother, Fatal: true}
+	case len(c.missing) == 0:
+		return Finding{Check: "parts", Detail: fmt.Sprintf("everything that CLUSTER=%s needs is here", c.Name())}
+	}
+	fix := unpack + fmt.Sprintf("with a network, make up CLUSTER=%s gets them", c.Name())
+	if c.Name() == "kind" {
+		fix += "; CLUSTER=kwok needs no image"
+	}
+	return Finding{Check: "parts", Detail: fmt.Sprintf("missing for CLUSTER=%s: %s", c.Name(), strings.Join(c.missing, ", ")), Fix: fix, Fatal: true}
+}
+
+const chooseAnother = "choose another cluster with CLUSTER="
 
 // unpack is the next step where something is missing.
 const unpack = "make unpack PACK=FILE installs what a trainer has made with make pack; "
@@ -63,26 +122,6 @@ func modules(ctx context.Context, ws workspace.Workspace) Finding {
 		return f
 	}
 	return Finding{Check: "modules", Detail: "all are in Go's module cache"}
-}
-
-func parts(ctx context.Context, ws workspace.Workspace) Finding {
-	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		return Finding{Check: "parts", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
-	}
-	missing, err := c.Missing(ctx)
-	f := Finding{Check: "parts", Detail: fmt.Sprintf("everything that CLUSTER=%s needs is here", c.Name())}
-	switch {
-	case err != nil:
-		f.Detail, f.Fix, f.Fatal = err.Error(), "choose another cluster with CLUSTER=", true
-	case len(missing) > 0:
-		f.Detail = fmt.Sprintf("missing for CLUSTER=%s: %s", c.Name(), strings.Join(missing, ", "))
-		f.Fix, f.Fatal = unpack+fmt.Sprintf("with a network, make up CLUSTER=%s gets them", c.Name()), true
-		if c.Name() == "kind" {
-			f.Fix += "; CLUSTER=kwok needs no image"
-		}
-	}
-	return f
 }
 
 // RequireTools says what programs are missing or too old before a command stumbles
@@ -129,18 +168,6 @@ const (
 	needMemory = 2 << 30
 )
 
-// builds reports whether the cluster that make up would start has still to be built or pulled.
-func builds(ctx context.Context, ws workspace.Workspace) bool {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	c, _, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		return true
-	}
-	parts, err := c.Missing(ctx)
-	return err != nil || len(parts) > 0
-}
-
 // disk asks for the space of a first build, or of the lessons: most of it on the disk of Go's build cache.
 func disk(ctx context.Context, ws workspace.Workspace, missing bool) Finding {
 	free, err := diskspace.Free(ws.Root)
@@ -172,25 +199,6 @@ func memory(missing bool) Finding {
 	if m.Available < needMemory {
 		// On macOS, what the cache of files holds, and what can be compressed, does not count as available.
 		f.Fix, f.Fatal = "close other programs", missing && (runtime.GOOS != "darwin" || m.Total < needMemory)
-	}
-	return f
-}
-
-func clusterKind(ctx context.Context, ws workspace.Workspace) Finding {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	c, why, err := cluster.Select(ctx, ws, os.Getenv("CLUSTER"))
-	if err != nil {
-		return Finding{Check: "cluster", Detail: err.Error(), Fix: "choose one with CLUSTER=", Fatal: true}
-	}
-	f := Finding{Check: "cluster", Detail: fmt.Sprintf("%s: %s", c.Name(), strings.TrimSpace(why))}
-	if _, err := c.Missing(ctx); err != nil { // no container engine answers, for example
-		f.Detail, f.Fix, f.Fatal = fmt.Sprintf("%s: %v", c.Name(), err), "or choose another cluster with CLUSTER=", true
-		return f
-	}
-	// An existing cluster to which nothing is connected yet cannot say.
-	if containers, err := c.Containers(ctx); err == nil && !containers {
-		f.Fix = "fine for every step but the parts that need running containers, which say so; those need Docker"
 	}
 	return f
 }

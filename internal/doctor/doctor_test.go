@@ -131,11 +131,11 @@ func TestClusterIsTheOneAskedFor(t *testing.T) {
 	fatal.If(t, err)
 	t.Setenv("CLUSTER", "existing")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	if f := clusterKind(t.Context(), ws); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
+	if f := choose(t.Context(), ws).kind(); !strings.HasPrefix(f.Detail, "existing: CLUSTER=existing") {
 		t.Errorf("with CLUSTER=existing: %+v", f)
 	}
 	t.Setenv("CLUSTER", "nope")
-	if f := clusterKind(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "nope") {
+	if f := choose(t.Context(), ws).kind(); !f.Fatal || !strings.Contains(f.Detail, "nope") {
 		t.Errorf("with a CLUSTER that there is not: %+v", f)
 	}
 }
@@ -146,7 +146,7 @@ func TestClusterThatCannotBe(t *testing.T) {
 	fatal.If(t, err)
 	t.Setenv("CLUSTER", "kind")
 	t.Setenv("PATH", t.TempDir())
-	if f := clusterKind(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "docker") || f.Fix == "" {
+	if f := choose(t.Context(), ws).kind(); !f.Fatal || !strings.Contains(f.Detail, "docker") || f.Fix == "" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -178,12 +178,12 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 	}
 	wantDisk := func(want string) {
 		t.Helper()
-		if f := disk(t.Context(), ws, builds(t.Context(), ws)); !strings.Contains(f.Detail, want) {
+		if f := disk(t.Context(), ws, choose(t.Context(), ws).builds()); !strings.Contains(f.Detail, want) {
 			t.Errorf("disk: %+v, want %q", f, want)
 		}
 	}
 	wantDisk("5.0 needed for the first build")
-	f := parts(t.Context(), ws)
+	f := choose(t.Context(), ws).parts()
 	for _, want := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwokctl", "kubectl"} {
 		if !f.Fatal || !strings.Contains(f.Detail, want) {
 			t.Errorf("%s is not named: %+v", want, f)
@@ -195,18 +195,18 @@ func TestPartsNamesWhatIsMissing(t *testing.T) {
 	stamp, err := pinned.ControlPlane.Stamp(ws)
 	fatal.If(t, err)
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kwokctl", "kubectl", "etcd"} {
-		if f := parts(t.Context(), ws); !f.Fatal {
+		if f := choose(t.Context(), ws).parts(); !f.Fatal {
 			t.Errorf("without %s: %+v", name, f)
 		}
 		testfile.Write(t, ws.Bin(name), "")
 		testfile.Write(t, ws.Bin(filepath.Join(".stamps", name)), stamp)
 	}
-	if f := parts(t.Context(), ws); f.Fatal || f.Fix != "" {
+	if f := choose(t.Context(), ws).parts(); f.Fatal || f.Fix != "" {
 		t.Errorf("with all of them: %+v", f)
 	}
 	wantDisk("2.0 needed for the lessons")
 	testfile.Write(t, ws.Bin(".stamps/etcd"), "of other pins")
-	if f := parts(t.Context(), ws); !f.Fatal || !strings.Contains(f.Detail, "CLUSTER=kwok: etcd") {
+	if f := choose(t.Context(), ws).parts(); !f.Fatal || !strings.Contains(f.Detail, "CLUSTER=kwok: etcd") {
 		t.Errorf("with an outdated etcd: %+v", f)
 	}
 	wantDisk("5.0 needed for the first build")

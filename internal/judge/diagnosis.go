@@ -241,11 +241,11 @@ func waitedFor(f *failure, when string) (says, cure string) {
 		return fmt.Sprintf("It did not report on %s until something else woke it%s: it does not watch what it owns, or missed the event.", what, when), "repair"
 	}
 	changes := append([]*failure{f}, f.others...)
-	theirs := slices.DeleteFunc(slices.Clone(changes), func(o *failure) bool { return o.cause == nil || o.ofItsOwn() })
-	// Among them may be what it made and people changed; alone, that is a drift.
-	if len(theirs) > 1 && !slices.ContainsFunc(changes, func(o *failure) bool { return o.cause == nil || o.cause.Verb != patch }) &&
-		slices.ContainsFunc(theirs, func(o *failure) bool { return o.step.Verb == wait }) {
-		return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", theirs[0].cause, when), "events"
+	if !slices.ContainsFunc(changes, func(o *failure) bool { return o.cause == nil || o.cause.Verb != patch }) {
+		theirs := slices.DeleteFunc(changes, (*failure).ofItsOwn) // without the drifts, which say nothing of new objects
+		if len(theirs) > 1 && slices.ContainsFunc(theirs, func(o *failure) bool { return o.step.Verb == wait }) {
+			return fmt.Sprintf("It did not act when %s was changed, nor at other changes%s: it reacts to new objects only (ADDED, not MODIFIED).", theirs[0].cause, when), "events"
+		}
 	}
 	if f.step.Verb == remove && f.theirs {
 		return fmt.Sprintf("People found no %s to delete%s, though they make it: the controller has deleted it, or the step comes too early.", f.step.what(), when), "level"

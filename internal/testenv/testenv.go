@@ -372,24 +372,27 @@ func (e *Env) AtEnd(do ...func(context.Context) error) {
 	})
 }
 
-// FreeAtEnd takes the finalizers of a resource's objects in the test's namespace away when the test ends, which a
-// program that was killed leaves, and which keep the namespace. Call it before the program starts, so that it has ended.
+// FreeAtEnd does Free when the test ends, for a program that was killed leaves its finalizers, which keep the
+// namespace. Call it before the program starts, so that it has ended.
 func (e *Env) FreeAtEnd(resource schema.GroupVersionResource) {
 	e.t.Helper()
-	e.AtEnd(func(ctx context.Context) error {
-		objects := e.Dynamic.Resource(resource).Namespace(e.Namespace)
-		all, err := objects.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
+	e.AtEnd(func(ctx context.Context) error { return e.Free(ctx, resource) })
+}
+
+// Free takes all finalizers of a resource's objects in the test's namespace away.
+func (e *Env) Free(ctx context.Context, resource schema.GroupVersionResource) error {
+	objects := e.Dynamic.Resource(resource).Namespace(e.Namespace)
+	all, err := objects.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range all.Items {
+		if _, err := objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
 		}
-		var errs []error
-		for _, o := range all.Items {
-			if _, err := objects.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); !apierrors.IsNotFound(err) {
-				errs = append(errs, err)
-			}
-		}
-		return errors.Join(errs...)
-	})
+	}
+	return errors.Join(errs...)
 }
 
 // Context ends when the test run is interrupted.
