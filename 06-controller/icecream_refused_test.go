@@ -90,24 +90,25 @@ func TestIcecreamReportsAQuota(t *testing.T) {
 	f.until("vanilla", isAvailable)
 }
 
-// What is refused in other words each time is tried again later and later, by the controller of the tasks, too.
-func TestIcecreamRefusedInOtherWords(t *testing.T) {
+// What the controller of the tasks has to pass, too.
+func TestIcecreamAndSimple(t *testing.T) {
 	t.Parallel()
-	for program, args := range map[string][]string{icecreamProgram: nil, "./06-controller/simple": {"-namespace"}} {
-		t.Run(program, func(t *testing.T) {
-			t.Parallel()
-			e := testenv.New(t)
-			f := icecreamTestOf(t, e, e.Program(program))
-			if args == nil {
-				f.Start()
-			} else {
-				f.Command.Args, f.Command.Env = append(args, e.Namespace), append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
-				f.Process = e.Start(f.Command)
-			}
-			if err := icecreamtest.RefusedInOtherWords(f.Test); err != nil {
-				t.Error(err)
-			}
-		})
+	for claim, test := range icecreamtest.ForTasks {
+		for program, args := range map[string][]string{icecreamProgram: nil, "./06-controller/simple": {"-namespace"}} {
+			t.Run(claim+"/"+program, func(t *testing.T) {
+				t.Parallel()
+				e := testenv.New(t)
+				f := icecreamTestOf(t, e, e.Program(program))
+				start := func() { f.Start() }
+				if args != nil {
+					f.Command.Args, f.Command.Env = append(args, e.Namespace), append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
+					start = func() { f.Process = e.Start(f.Command) }
+				}
+				if err := test(f.Test, start); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
 
@@ -120,32 +121,6 @@ func TestInterruptBeforeTheCaches(t *testing.T) {
 			e.StopsBeforeItsCaches("deployments", testenv.Command{Path: e.Program(program), Args: []string{"-namespace", e.Namespace}})
 		})
 	}
-}
-
-// As while the watch is down, the cache of the controller of the tasks never knows the Deployment that is in the way,
-// so no event tells of its end.
-func TestSimpleFreeNameThatNoEventTells(t *testing.T) {
-	t.Parallel()
-	e := testenv.New(t)
-	f := icecreamTestOf(t, e, e.Program("./06-controller/simple"))
-	f.Command.Args, f.Command.Env = []string{"-namespace", e.Namespace}, append(f.Command.Env, "KUBECONFIG="+f.Proxy.Kubeconfig)
-	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Object: "cone", Fault: faultproxy.Drop, Times: -1})
-	f.Process = e.Start(f.Command)
-	f.create("early", "early", 0)
-	f.Eventually(time.Minute, func(ctx context.Context) error { // so its cache has begun without cone
-		_, err := f.Deployments.Get(ctx, "early", metav1.GetOptions{})
-		return err
-	})
-	f.Foreign("cone")
-	f.create("vanilla", "cone", 0)
-	ice := f.until("vanilla", condition("Available", metav1.ConditionFalse, "ErrResourceExists"))
-	fatal.If(t, f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}))
-	f.Eventually(time.Minute, func(ctx context.Context) error {
-		if d, err := f.Deployments.Get(ctx, "cone", metav1.GetOptions{}); err != nil || !metav1.IsControlledBy(d, ice) {
-			return errors.New("the name is free, and the Icecream has no Deployment")
-		}
-		return nil
-	})
 }
 
 func TestIcecreamReportsARefusedCorrection(t *testing.T) {

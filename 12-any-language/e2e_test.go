@@ -253,6 +253,14 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+func TestHookNoticesAFreeNameByItself(t *testing.T) {
+	t.Parallel()
+	f := controllers["hook jq"].prepare(t, false)
+	if err := icecreamtest.ForTasks["notices a free name by itself"](f, func() { f.Process = f.Runner.Start(f.Command) }); err != nil {
+		t.Error(err)
+	}
+}
+
 // answer asks a decision one question.
 func answer(t *testing.T, c controller, question string) (answer map[string]any) {
 	t.Helper()

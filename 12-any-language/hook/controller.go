@@ -146,7 +146,18 @@ func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 			return 0, errors.Join(failed, err)
 		}
 	}
-	return 0, errors.Join(failed, c.report(ctx, parent, a.Status, q.Refused != ""))
+	return c.again(a.Children), errors.Join(failed, c.report(ctx, parent, a.Status, q.Refused != ""))
+}
+
+// again is when to look at children that the cache does not show yet. What was made or found live may be gone before, and then
+// no event tells us.
+func (c *controller) again(children []map[string]any) time.Duration {
+	for _, child := range children {
+		if _, known, _ := c.owned.GetByKey(c.namespace + "/" + (&unstructured.Unstructured{Object: child}).GetName()); !known {
+			return 5 * time.Second
+		}
+	}
+	return 0
 }
 
 // ask runs the program.

@@ -91,7 +91,14 @@ var Claims = map[string]func(f *Test) error{
 	"corrects a restored refusal":   CorrectsARestoredRefusal,
 	"deletes what it may":           DeletesWhatItMay,
 	"reports a refusal of any code": ReportsARefusalOfAnyCode,
-	"refused in other words":        func(f *Test) error { f.Start(); return RefusedInOtherWords(f) },
+	"refused in other words":        func(f *Test) error { return refusedInOtherWords(f, func() { f.Start() }) },
+	"notices a free name by itself": func(f *Test) error { return noticesAFreeNameByItself(f, func() { f.Start() }) },
+}
+
+// ForTasks are the claims that the controllers of the tasks have to pass, too. start starts the controller.
+var ForTasks = map[string]func(f *Test, start func()) error{
+	"refused in other words":        refusedInOtherWords,
+	"notices a free name by itself": noticesAFreeNameByItself,
 }
 
 // Create creates an Icecream.
@@ -946,9 +953,10 @@ func CorrectsARestoredRefusal(f *Test) error {
 	})
 }
 
-// RefusedInOtherWords: the API server refuses a Deployment in other words each time, so each report differs. The
-// controller, which works, tries again later and later.
-func RefusedInOtherWords(f *Test) error {
+// refusedInOtherWords: the API server refuses a Deployment in other words each time, so each report differs. The
+// controller tries again later and later.
+func refusedInOtherWords(f *Test, start func()) error {
+	start()
 	for i := range 300 { // each for one request
 		f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "create", Resource: "deployments"}, Fault: faultproxy.Answer, Code: []int{http.StatusBadRequest, http.StatusForbidden}[i%2]})
 	}
@@ -1171,6 +1179,41 @@ func NoticesAFreeName(f *Test) error {
 	if err := f.LookedAt(func() error { return nil }); err != nil {
 		return err
 	}
+	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return f.within(soon, func() error {
+		if len(f.All(ice)) == 0 {
+			return errors.New("the name is free, and the Icecream has no Deployment")
+		}
+		return nil
+	})
+}
+
+// noticesAFreeNameByItself: as while its watch is down, the cache never knows the Deployment that is in the way, so no event
+// tells of its end.
+func noticesAFreeNameByItself(f *Test, start func()) error {
+	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Object: "cone", Fault: faultproxy.Drop, Times: -1})
+	start()
+	early := f.Create("early", "early", 0)
+	if err := f.within(soon, func() error { // so the cache has begun without cone
+		if len(f.All(early)) == 0 {
+			return errors.New("the Icecream early has no Deployment")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	f.Foreign("cone")
+	ice := f.Create("vanilla", "cone", 0)
+	f.Until("vanilla", func(ice *v1alpha1.Icecream) error {
+		for _, c := range ice.Status.Conditions {
+			if c.Reason == v1alpha1.ReasonErrResourceExists {
+				return nil
+			}
+		}
+		return fmt.Errorf("status %+v", ice.Status)
+	})
 	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}

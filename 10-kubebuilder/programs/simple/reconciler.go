@@ -75,7 +75,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err) // the garbage collector deletes the Deployment
 	}
 	d, err := r.deployment(ctx, ice)
-	if reported := r.report(ctx, ice, d, err); reported != nil || errors.Is(err, errForeign) {
+	unknown := r.Get(ctx, client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}, &appsv1.Deployment{}) // no event tells of the end of what the cache has never known
+	if reported := r.report(ctx, ice, d, err); reported != nil || unknown == nil && errors.Is(err, errForeign) {
 		return ctrl.Result{}, reported
 	}
 	return ctrl.Result{}, err

@@ -112,11 +112,15 @@ func (r *IcecreamReconciler) reconcile(ctx context.Context, name client.ObjectKe
 		if reported {
 			r.event(ice, corev1.EventTypeWarning, controllerv1alpha1.ReasonErrResourceExists, err.Error())
 		}
-		return nil
-	case err == nil && (wrote || reported):
+	case err != nil:
+		return err
+	case wrote || reported:
 		r.event(ice, corev1.EventTypeNormal, "Synced", "Icecream synced successfully")
 	}
-	return err
+	if unseen := r.Get(ctx, client.ObjectKey{Namespace: ice.Namespace, Name: ice.Spec.DeploymentName}, &appsv1.Deployment{}); apierrors.IsNotFound(unseen) {
+		return behind(ice) // what was made or found live may be gone before the cache shows it, and then no event tells us
+	}
+	return nil
 }
 
 // deployment returns the Icecream's Deployment as it should be.

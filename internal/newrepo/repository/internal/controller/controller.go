@@ -207,6 +207,9 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 	if reportErr := c.report(ctx, key, owner, condition); reportErr != nil {
 		err = errors.Join(err, fmt.Errorf("writing the status: %w", reportErr))
 	}
+	if again == 0 && c.writes.Behind(key) {
+		again = patienceWithCache // what only the server has shown may be gone before the cache shows it, and then no event tells us
+	}
 	return again, err
 }
 
@@ -256,6 +259,7 @@ func (c *Controller) write(ctx context.Context, key cache.ObjectName, owner *v1a
 		} else if failed != nil {
 			return false, errors.Join(err, failed)
 		}
+		c.writes.Record(key, c.configMaps, now.ResourceVersion)
 	}
 	if !metav1.IsControlledBy(now, owner) {
 		return false, nil

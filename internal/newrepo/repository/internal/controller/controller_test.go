@@ -273,6 +273,16 @@ func TestWaitsForItsOwnWrite(t *testing.T) {
 	}
 }
 
+// What only the server has shown may be gone before the cache shows it, and then no event tells of that.
+func TestLooksAgainAtWhatTheCacheDoesNotShow(t *testing.T) {
+	live := configMap("1", "hello")
+	live.ResourceVersion = "21"
+	y := tryFor(t, newWidget(reports(metav1.ConditionTrue, v1alpha1.ReasonWritten, "the ConfigMap holds the text")), nil, live)
+	if again, err := y.reconcile(t.Context(), key); err != nil || again != patienceWithCache || len(y.reported) != 0 {
+		t.Errorf("of a ConfigMap that was found live: again after %s, %v, %d reports", again, err, len(y.reported))
+	}
+}
+
 // The event of its own report does not make it ask again, but any other does.
 func TestTriesAgainForWhatOthersDo(t *testing.T) {
 	version := func(o *v1alpha1.Widget, resourceVersion string) *v1alpha1.Widget {
