@@ -220,7 +220,11 @@ func (c *Cluster) Up(ctx context.Context, out io.Writer) (err error) {
 	if err := c.p.up(ctx, *before, out); err != nil {
 		return err
 	}
-	c.created = before.State == Absent
+	if c.created = before.State == Absent; c.created {
+		if err := c.forget(); err != nil { // what somebody wanted to keep is gone
+			return err
+		}
+	}
 	if note, err := c.skew(); err != nil {
 		fmt.Fprintf(out, "Note: version skew was not checked: %v\n", err)
 	} else if note != "" {
@@ -276,12 +280,16 @@ func (c *Cluster) remove(ctx context.Context, out io.Writer, always bool) (err e
 	if !always {
 		if used, err := c.used(); err != nil {
 			return err
-		} else if used {
-			fmt.Fprintf(out, "The %s cluster stays, because another command uses it; make down removes it\n", c.Name())
+		} else if used || c.kept() {
+			why := "another command uses it"
+			if !used {
+				why = "make up, or another command that leaves it there, has found it"
+			}
+			fmt.Fprintf(out, "The %s cluster stays, because %s; make down removes it\n", c.Name(), why)
 			return nil
 		}
 	}
-	return c.p.down(ctx, out)
+	return errors.Join(c.p.down(ctx, out), c.forget())
 }
 
 // Parts is what Up needs that was built or pulled.

@@ -470,6 +470,16 @@ func TestReleaseLeavesTheClusterToOthers(t *testing.T) {
 	if err := errors.Join(other.hold(), maker.Down(t.Context(), &out)); err != nil || p.downs != 2 {
 		t.Errorf("make down: %v, removed %d times", err, p.downs)
 	}
+	// make up has found what a test had made, and has ended.
+	out.Reset()
+	maker.created = true
+	if err := errors.Join(other.Keep(), other.Release(t.Context(), &out), maker.Release(t.Context(), &out)); err != nil || p.downs != 2 || !strings.Contains(out.String(), "make up") {
+		t.Errorf("released after make up: %v, removed %d times, and said %q", err, p.downs, out.String())
+	}
+	maker.created = true
+	if err := errors.Join(other.Down(t.Context(), &out), maker.Release(t.Context(), &out)); err != nil || p.downs != 4 {
+		t.Errorf("released after make up and make down: %v, removed %d times", err, p.downs)
+	}
 }
 
 // Whatever is wrong with it: without its objects they could not go on.

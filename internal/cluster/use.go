@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -50,6 +51,23 @@ func (c *Cluster) used() (bool, error) {
 	all := flock.New(c.useFile())
 	free, err := all.TryLock()
 	return !free, errors.Join(err, all.Close())
+}
+
+// Keep has the cluster stay until Down, whoever has made it: make up may find what a test has made.
+func (c *Cluster) Keep() error { return os.WriteFile(c.useFile(), []byte("kept\n"), 0o644) }
+
+// kept reports whether somebody has called Keep.
+func (c *Cluster) kept() bool {
+	info, err := os.Stat(c.useFile())
+	return err == nil && info.Size() > 0
+}
+
+// forget undoes Keep.
+func (c *Cluster) forget() error {
+	if err := os.Truncate(c.useFile(), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Pass hands this process's use on to the program that takes its place by exec.

@@ -112,6 +112,15 @@ func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, er
 	return c, c.Up(ctx, os.Stdout)
 }
 
+// keepUp is chooseUp for a command that leaves the cluster there when it ends.
+func keepUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
+	c, err := chooseUp(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Keep()
+}
+
 // withCluster calls f with a cluster that is up. One that was not there before
 // is removed afterwards, also when f fails or is interrupted.
 func withCluster(ctx context.Context, ws workspace.Workspace, f func(c *cluster.Cluster) error) error {
@@ -166,7 +175,7 @@ func nodeImage(ctx context.Context, ws workspace.Workspace, _ []string) error {
 }
 
 func up(ctx context.Context, ws workspace.Workspace, _ []string) error {
-	c, err := chooseUp(ctx, ws)
+	c, err := keepUp(ctx, ws)
 	if err != nil {
 		return err
 	}
@@ -235,7 +244,7 @@ func shell(ctx context.Context, ws workspace.Workspace, _ []string) error {
 	if err != nil {
 		return fmt.Errorf("SHELL: %w", err)
 	}
-	c, err := chooseUp(ctx, ws)
+	c, err := keepUp(ctx, ws)
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func oneLesson(ctx context.Context, ws workspace.Workspace, update bool) error {
 	if err := shareable([]workspace.Step{s}); err != nil {
 		return err
 	}
-	c, err := chooseUp(ctx, ws)
+	c, err := keepUp(ctx, ws)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func serveWeb(ctx context.Context, ws workspace.Workspace, _ []string) (err erro
 		return err
 	}
 	defer listener.Close() // if Serve does not get it
-	c, err := chooseUp(ctx, ws)
+	c, err := keepUp(ctx, ws)
 	if err != nil {
 		return err
 	}
