@@ -213,6 +213,9 @@ func (l portLearner) watching() {
 		return nil
 	}); err != nil {
 		l.connected(err)
+		if !errors.Is(err, errEnded) && l.proxy.Count(faultproxy.Match{}) == 0 {
+			l.Mistake("nothing started", expected, l.output(err)+"\n  it has sent no request")
+		}
 		l.Fail(expected, l.output(err))
 	}
 	// The second one may begin when the first one has sent all that exists; so little takes no time.

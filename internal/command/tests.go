@@ -108,7 +108,7 @@ func testOnCluster(ctx context.Context, ws workspace.Workspace, pattern string, 
 			}
 		}
 		if c.Components() != nil && definitions > 1 {
-			return onFurther(ctx, ws, clusters()-1, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages), seats) })
+			return onFurther(ctx, ws, clusters()-1, [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages, 6), seats) })
 		}
 		// Real containers take the processor that simulated ones leave to the tests.
 		if containers, err := c.Containers(ctx); err != nil || containers {
@@ -169,11 +169,16 @@ func testRace(ctx context.Context, ws workspace.Workspace, _ []string) error {
 		if err != nil {
 			return err
 		}
-		lanes := testrun.Lanes(packages, 4)
-		for i := range lanes {
-			lanes[i] = append([]string{notRacing}, lanes[i]...)
+		run := func(jobs, seats [][]string) error {
+			for i := range jobs {
+				jobs[i] = append([]string{notRacing}, jobs[i]...)
+			}
+			return runJobs(ctx, ws, c.Environ(), jobs, seats)
 		}
-		return runJobs(ctx, ws, c.Environ(), lanes, nil)
+		if c.Components() != nil {
+			return onFurther(ctx, ws, min(1, clusters()-1), [][]string{nil}, func(seats [][]string) error { return run(testrun.Apart(packages, 8), seats) })
+		}
+		return run(testrun.Lanes(packages, 4), nil)
 	})
 }
 

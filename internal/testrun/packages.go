@@ -96,11 +96,7 @@ func anyMatch(re *regexp.Regexp, dir string, files []string) (bool, error) {
 
 // parallel is how many tests of a package run at the same time for each package
 // that does. Most of them wait for the API server, so there may be more than cores.
-// parallelAlone is that of a package with a cluster of its own, whose API server is quicker.
-const (
-	parallel      = 3
-	parallelAlone = 4
-)
+const parallel = 3
 
 // flags are those of every go test, with so many tests of a package at the same time.
 // Vet is part of make lint, and the symbol table of no use: stack traces do without.
@@ -137,8 +133,9 @@ func Lanes(packages []Package, atOnce int) [][]string {
 // Apart sorts packages into jobs for seats with a cluster each: first one for all that need none,
 // two at a time, which keep the processor busy while the first of the others mostly wait; then one
 // for each package that needs a cluster: the steps, from the last to the first, so that no long one
-// is left for the end, and then what is no step, which is short.
-func Apart(packages []Package) [][]string {
+// is left for the end, and then what is no step, which is short. Of each of these, so many tests run
+// at the same time.
+func Apart(packages []Package, tests int) [][]string {
 	notAStep := func(p Package) int { return strings.Count(p.ImportPath, "/internal/") }
 	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
 		return cmp.Or(cmp.Compare(notAStep(a), notAStep(b)), cmp.Compare(b.ImportPath, a.ImportPath))
@@ -148,7 +145,7 @@ func Apart(packages []Package) [][]string {
 	units := slices.Clone(none)
 	for _, p := range packages {
 		if p.NeedsCluster {
-			jobs = append(jobs, append(flags(parallelAlone), p.ImportPath))
+			jobs = append(jobs, append(flags(tests), p.ImportPath))
 		} else {
 			units = append(units, p.ImportPath)
 		}

@@ -69,13 +69,13 @@ func TestApart(t *testing.T) {
 	const m = "github.com/k8s-go/workshop/"
 	var got [][]string
 	for _, job := range Apart([]Package{{ImportPath: m + "02-two", NeedsCluster: true}, {ImportPath: m + "02-two/unit"}, {ImportPath: m + "10-ten", NeedsCluster: true, Definitions: true},
-		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}) {
+		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}, 4) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
 	if diff := cmp.Diff([][]string{{m + "02-two/unit", m + "internal/unit"}, {m + "10-ten"}, {m + "02-two"}, {m + "internal/outside"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
-	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}); len(jobs) != 1 {
+	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}, 4); len(jobs) != 1 {
 		t.Errorf("jobs %q", jobs)
 	}
 }

@@ -96,13 +96,14 @@ func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
 		return err
 	}
 	for _, t := range tasks {
-		kept := t.Begun(ws) && !t.Shares()
+		there := t.Begun(ws)
+		kept := there && !t.Shares()
 		err := t.Begin(ws) // of one that is kept it says so
 		if err != nil && !kept {
 			return err
 		}
 		if !kept || v.task != "" {
-			showTask(t)
+			showTask(t, there)
 		}
 		if kept {
 			fmt.Printf("Note: %v\n", err)
@@ -116,7 +117,7 @@ func Begin(_ context.Context, ws workspace.Workspace, _ []string) error {
 	return nil
 }
 
-func showTask(t exercise.Task) {
+func showTask(t exercise.Task, begun bool) {
 	fmt.Printf("%s\n", terminal.Bold.Paint(os.Stdout, fmt.Sprintf("%s %s: %s (about %d minutes)", t.ID(), t.Name, t.Title, t.Minutes)))
 	for line := range strings.Lines(strings.TrimSpace(t.Do)) {
 		fmt.Printf("  %s\n", strings.TrimRight(line, "\n"))
@@ -132,7 +133,11 @@ func showTask(t exercise.Task) {
 			files = append(files, file)
 		}
 	}
-	fmt.Printf("  Write it in %s\n", strings.Join(files, " and "))
+	where := "Write it in"
+	if begun {
+		where = "Go on in"
+	}
+	fmt.Printf("  %s %s\n", where, strings.Join(files, " and "))
 }
 
 // Reset sets the learner's copy aside and writes a new one.

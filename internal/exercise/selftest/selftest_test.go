@@ -127,7 +127,7 @@ func TestLearner(t *testing.T) {
 	l.run(1, "hint N=1", "make exercise N=1 TASK=patch")
 	l.run(0, "exercise N=1", "1.1 patch", "1.3 counter", "Write it in work/01-curl/counter/counter.sh")
 	l.run(0, "exercise N=1", "stays as it is", "make reset N=1 TASK=counter")
-	l.run(0, "exercise N=1 TASK=counter", "Write it in work/01-curl/counter/counter.sh", "stays as it is")
+	l.run(0, "exercise N=1 TASK=counter", "Go on in work/01-curl/counter/counter.sh", "stays as it is")
 	l.run(2, "check N=1", "this could not be checked", "run make up first")
 	l.run(0, "up", "existing is ready")
 
