@@ -112,13 +112,19 @@ func chooseUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, er
 	return c, c.Up(ctx, os.Stdout)
 }
 
-// keepUp is chooseUp for a command that leaves the cluster there when it ends.
+// keepUp is chooseUp for a command that leaves the cluster there when it ends, unless a shell or a test
+// of ours runs it, which has a cluster already.
 func keepUp(ctx context.Context, ws workspace.Workspace) (*cluster.Cluster, error) {
 	c, err := chooseUp(ctx, ws)
-	if err != nil {
-		return nil, err
+	if err != nil || insideOurs(ws) {
+		return c, err
 	}
 	return c, c.Keep()
+}
+
+// insideOurs says whether this command runs in make shell, a terminal of make web, a lesson or a test.
+func insideOurs(ws workspace.Workspace) bool {
+	return strings.HasPrefix(os.Getenv("KUBECONFIG"), ws.Path("")) || os.Getenv(report.Variable) != ""
 }
 
 // withCluster calls f with a cluster that is up. One that was not there before

@@ -25,7 +25,6 @@ import (
 	"github.com/k8s-go/workshop/internal/progress"
 	"github.com/k8s-go/workshop/internal/testrun"
 	"github.com/k8s-go/workshop/internal/workspace"
-	"github.com/k8s-go/workshop/internal/xray/report"
 )
 
 // test runs the unit tests and every step's e2e tests; on kwok on several clusters, see onFurther.
@@ -233,8 +232,7 @@ func goBuild(ctx context.Context, ws workspace.Workspace, program, pkg string) e
 // has one of its own unless the command says otherwise: other controllers may work there, and it could stop no part.
 func judgeCluster(ws workspace.Workspace) string {
 	name := os.Getenv("CLUSTER")
-	ours := strings.HasPrefix(os.Getenv("KUBECONFIG"), ws.Path("")) || os.Getenv(report.Variable) != "" // make shell, make web
-	if ours && !slices.Contains(strings.Fields(os.Getenv("MAKEFLAGS")), "CLUSTER="+name) {
+	if insideOurs(ws) && !slices.Contains(strings.Fields(os.Getenv("MAKEFLAGS")), "CLUSTER="+name) {
 		return ""
 	}
 	return name
