@@ -1190,13 +1190,12 @@ func NoticesAFreeName(f *Test) error {
 	})
 }
 
-// noticesAFreeNameByItself: as while its watch is down, the cache never knows the Deployment that is in the way, so no event
-// tells of its end.
+// noticesAFreeNameByItself: somebody else's Deployment comes, is in the way, and goes while the controller cannot watch. When it
+// can again, history has gone by, so no event tells of that.
 func noticesAFreeNameByItself(f *Test, start func()) error {
-	f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch*", Resource: "deployments"}, Object: "cone", Fault: faultproxy.Drop, Times: -1})
 	start()
 	early := f.Create("early", "early", 0)
-	if err := f.within(soon, func() error { // so the cache has begun without cone
+	if err := f.within(soon, func() error { // so the controller watches
 		if len(f.All(early)) == 0 {
 			return errors.New("the Icecream early has no Deployment")
 		}
@@ -1204,19 +1203,30 @@ func noticesAFreeNameByItself(f *Test, start func()) error {
 	}); err != nil {
 		return err
 	}
+	// A list that shows one, or no longer shows one that the cache knows, would be an event that wakes the controller.
+	if err := f.Icecreams.Delete(f.Context(), "early", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	if err := f.Deployments.Delete(f.Context(), "early", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	time.Sleep(time.Second)
+	gone := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch", Resource: "deployments"}, Fault: faultproxy.ErrorEvent, Code: http.StatusGone})
+	again := f.Proxy.MustInject(faultproxy.Rule{Match: faultproxy.Match{Verb: "watch-list", Resource: "deployments"}, Fault: faultproxy.Stall, Times: -1})
+	f.Proxy.Cut(faultproxy.Match{Verb: "watch*", Resource: "deployments"})
+	f.Struck(gone, 1)
 	f.Foreign("cone")
 	ice := f.Create("vanilla", "cone", 0)
 	f.Until("vanilla", func(ice *v1alpha1.Icecream) error {
-		for _, c := range ice.Status.Conditions {
-			if c.Reason == v1alpha1.ReasonErrResourceExists {
-				return nil
-			}
+		if !slices.ContainsFunc(ice.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == v1alpha1.ReasonErrResourceExists }) {
+			return fmt.Errorf("status %+v", ice.Status)
 		}
-		return fmt.Errorf("status %+v", ice.Status)
+		return nil
 	})
 	if err := f.Deployments.Delete(f.Context(), "cone", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
+	again.Remove()
 	return f.within(soon, func() error {
 		if len(f.All(ice)) == 0 {
 			return errors.New("the name is free, and the Icecream has no Deployment")

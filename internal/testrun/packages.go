@@ -132,13 +132,13 @@ func Lanes(packages []Package, atOnce int) [][]string {
 
 // Apart sorts packages into jobs for seats with a cluster each: first one for all that need none,
 // two at a time, which keep the processor busy while the first of the others mostly wait; then one
-// for each package that needs a cluster: the steps, from the last to the first, so that no long one
-// is left for the end, and then what is no step, which is short. Of each of these, so many tests run
-// at the same time.
+// for each package that needs a cluster: what is no step, in which one test waits for long, and then
+// the steps, from the last to the first, so that no long one is left for the end. Of each of these,
+// so many tests run at the same time.
 func Apart(packages []Package, tests int) [][]string {
 	notAStep := func(p Package) int { return strings.Count(p.ImportPath, "/internal/") }
 	packages = slices.SortedFunc(slices.Values(packages), func(a, b Package) int {
-		return cmp.Or(cmp.Compare(notAStep(a), notAStep(b)), cmp.Compare(b.ImportPath, a.ImportPath))
+		return cmp.Or(cmp.Compare(notAStep(b), notAStep(a)), cmp.Compare(b.ImportPath, a.ImportPath))
 	})
 	var jobs [][]string
 	none := append(flags(parallel), "-p=2")

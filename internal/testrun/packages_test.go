@@ -63,7 +63,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Each package that needs a cluster is a job, after one for all the others: the last step before the first, and then what is no step.
+// Each package that needs a cluster is a job, after one for all the others: first what is no step, and then the last step before the first.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	const m = "github.com/k8s-go/workshop/"
@@ -72,7 +72,7 @@ func TestApart(t *testing.T) {
 		{ImportPath: m + "internal/outside", NeedsCluster: true}, {ImportPath: m + "internal/unit"}}, 4) {
 		got = append(got, slices.DeleteFunc(job, func(arg string) bool { return arg[0] == '-' }))
 	}
-	if diff := cmp.Diff([][]string{{m + "02-two/unit", m + "internal/unit"}, {m + "10-ten"}, {m + "02-two"}, {m + "internal/outside"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{m + "internal/unit", m + "02-two/unit"}, {m + "internal/outside"}, {m + "10-ten"}, {m + "02-two"}}, got); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
 	if jobs := Apart([]Package{{ImportPath: m + "01-one", NeedsCluster: true}}, 4); len(jobs) != 1 {
