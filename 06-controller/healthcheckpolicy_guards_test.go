@@ -49,7 +49,7 @@ var policyGuards = controllertest.Guards{Program: policyProgram, Without: "contr
 	"no-op check of the status": {testenv.Replace("controller/status.go", `if equality.Semantic.DeepEqual(*status, p.policy.Status) {`,
 		`if equality.Semantic.DeepEqual(*status, p.policy.Status) && !without("no-op check of the status") {`)},
 	"no-op check of the marks": {testenv.Replace("controller/judge.go", `return !(alone && equal), false`, `return !(alone && equal) || without("no-op check of the marks"), false`)},
-	"catching up":              {testenv.Replace("controller/controller.go", `if c.writes.Behind(key) {`, `if c.writes.Behind(key) && !without("catching up") {`)},
+	"catching up":              {testenv.Replace("controller/controller.go", `if behind {`, `if behind && !without("catching up") {`)},
 	"finalizer":                {testenv.Replace("controller/marks.go", `if !p.marks || slices`, `if without("finalizer") || !p.marks || slices`)},
 	"certainty":                {testenv.Replace("controller/marks.go", `if c.writes.Behind(p.key) && `, `if !without("certainty") && c.writes.Behind(p.key) && `)},
 	"live list": {testenv.Replace("controller/marks.go", `if held && !c.writes.Certain(p.key, c.pods) {`,

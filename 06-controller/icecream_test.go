@@ -322,7 +322,7 @@ var icecreamGuards = controllertest.Guards{Program: icecreamProgram, Without: "c
 		testenv.Replace("controller/controller.go", "!available(ice, now)", `!available(ice, now) && !without("waiting for the new one")`),
 	},
 	"ownership":   {testenv.Replace("controller/controller.go", "\treturn false\n}\n\n// correct", "\treturn without(\"ownership\")\n}\n\n// correct")},
-	"catching up": {testenv.Replace("controller/controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
+	"catching up": {testenv.Replace("controller/controller.go", "if behind {", `if behind && !without("catching up") {`)},
 	"no-op check of the status": {testenv.Replace("controller/controller.go", "if equality.Semantic.DeepEqual(ice.Status, status) {",
 		`if equality.Semantic.DeepEqual(ice.Status, status) && !without("no-op check of the status") {`)},
 	"no-op check of the Deployment": {testenv.Replace("controller/controller.go", `if drift == "" ||`, `if drift == "" && !without("no-op check of the Deployment") ||`)},

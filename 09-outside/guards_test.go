@@ -24,7 +24,7 @@ var guards = controllertest.Guards{Program: "./09-outside/coldroom", Without: "w
 	"finalizer":    {testenv.Replace("controller.go", "case !slices.Contains(cr.Finalizers, v1alpha1.Finalizer):", `case !slices.Contains(cr.Finalizers, v1alpha1.Finalizer) && !without("finalizer"):`)},
 	"finalizer first": {testenv.Replace("controller.go", "\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)",
 		"\t\tif without(\"finalizer first\") && cr.Status.RoomID == \"\" {\n\t\t\treturn c.rent(ctx, cr)\n\t\t}\n\t\tcr.Finalizers = append(cr.Finalizers, v1alpha1.Finalizer)")},
-	"catching up":             {testenv.Replace("controller.go", "if c.writes.Behind(key) {", `if c.writes.Behind(key) && !without("catching up") {`)},
+	"catching up":             {testenv.Replace("controller.go", "if behind {", `if behind && !without("catching up") {`)},
 	"asking again at the end": {testenv.Replace("controller.go", `if request := cr.Status.Request; cr.Status.RoomID == ""`, `if request := cr.Status.Request; !without("asking again at the end") && cr.Status.RoomID == ""`)},
 	"adoption":                {testenv.Replace("controller.go", "if err == nil && room.State != client.Emptying && ours(cr, room) {\n\t\t\t\tcr.Status.RoomID", "if err == nil && room.State != client.Emptying && ours(cr, room) && !without(\"adoption\") {\n\t\t\t\tcr.Status.RoomID")},
 	"certain refusals":        {testenv.Replace("store.go", "func neverDone(err error) string {\n", "func neverDone(err error) string {\n\tif without(\"certain refusals\") {\n\t\treturn forGood(err)\n\t}\n")},

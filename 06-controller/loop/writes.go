@@ -44,8 +44,9 @@ func (w *Writes) Record(key cache.ObjectName, store cache.Store, resourceVersion
 }
 
 // Behind reports whether a store does not show yet what was written because of a
-// key. Then do nothing: the event that is missing brings the key back. A store that
-// does not know its version counts as up to date, or the key would wait for ever.
+// key. Then do nothing: the event that is missing brings the key back. Ask before you
+// read the store, which may catch up in between. A store that does not know its version
+// counts as up to date, or the key would wait for ever.
 func (w *Writes) Behind(key cache.ObjectName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -77,13 +77,14 @@ func (h calm) OnUpdate(before, after any) {
 
 // reconcile takes step after step, and keeps the status of each before it takes the next one.
 func (c *controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
+	behind := c.writes.Behind(key) // asked before the cache is read, which may catch up in between
 	cached, err := c.cached.ColdRooms(key.Namespace).Get(key.Name)
 	if err != nil { // a cache's only error is NotFound
 		c.writes.Forget(key)
 		c.old.Delete(key)
 		return 0, nil
 	}
-	if c.writes.Behind(key) {
+	if behind {
 		return soon / 10, loop.ErrBehind // or with the event of what was written
 	}
 	cr := cached.DeepCopy()

@@ -178,6 +178,7 @@ type pass struct {
 // reconcile brings the pods of one policy, and its status, to what they should be.
 func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	c.loop.Phase(key, "read")
+	behind := c.writes.Behind(key) // asked before the cache is read, which may catch up in between
 	policy, err := c.lister.HealthCheckPolicies(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		return c.gone(ctx, key)
@@ -196,7 +197,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (time.
 	}
 
 	c.loop.Phase(key, "catch up")
-	if c.writes.Behind(key) {
+	if behind {
 		return firstWait, loop.ErrBehind // the event of the write that is missing will come sooner
 	}
 

@@ -1,13 +1,17 @@
 package controller
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/policy/v1alpha1"
+	policylisters "github.com/k8s-go/workshop/05-crd-go/pkg/generated/listers/policy/v1alpha1"
+	"github.com/k8s-go/workshop/06-controller/loop"
 )
 
 func TestCountsOfABurstShareAStatus(t *testing.T) {
@@ -77,5 +81,33 @@ func TestAnObstacleKeepsItsWords(t *testing.T) {
 	}
 	if o = o.again("Refused", "never", time.Now(), 0); o.message != "never" {
 		t.Errorf("after other words: %+v", o)
+	}
+}
+
+// A racing cache catches up with the last write while it is read.
+type racing struct {
+	cache.Indexer
+	version string
+}
+
+func (r *racing) LastStoreSyncResourceVersion() string { return r.version }
+
+func (r *racing) GetByKey(key string) (o any, exists bool, err error) {
+	o, exists, err = r.Indexer.GetByKey(key)
+	r.version = "8"
+	return o, exists, err
+}
+
+func TestActsOnNothingReadBeforeTheCacheHasCaughtUp(t *testing.T) {
+	policy := policyWith(metav1.LabelSelector{MatchLabels: map[string]string{"a": "no value!"}}) // whose report would be a request
+	read := &racing{cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), "7"}
+	if err := read.Add(policy); err != nil {
+		t.Fatal(err)
+	}
+	c := &Controller{policies: read, lister: policylisters.NewHealthCheckPolicyLister(read), clock: clock.RealClock{}, loop: loop.New("test", nil, loop.Options{})}
+	key := cache.MetaObjectToName(policy)
+	c.writes.Record(key, read, "8")
+	if _, err := c.reconcile(t.Context(), key); !errors.Is(err, loop.ErrBehind) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -164,6 +164,7 @@ func (c *Controller) addAll(index, value, reason string) {
 // not know which event has brought it here, or whether there was one.
 func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
 	c.loop.Phase(key, "read")
+	behind := c.writes.Behind(key) // asked before the cache is read, which may catch up in between
 	o, exists, err := c.icecreams.GetByKey(key.String())
 	if err != nil {
 		return 0, err
@@ -175,7 +176,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
 	c.loop.Phase(key, "catch up")
-	if c.writes.Behind(key) {
+	if behind {
 		return patience, loop.ErrBehind // the caches are older than what we did: what we would do now, we may have done
 	}
 	ice := o.(*v1alpha1.Icecream).DeepCopy()

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/k8s-go/workshop/05-crd-go/pkg/apis/icecream/v1alpha1"
@@ -176,15 +178,47 @@ func TestAnApplyThatChangesNothingIsNoWrite(t *testing.T) {
 	client := fake.NewClientset(d)
 	client.PrependReactor("patch", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) { return true, answer, nil })
 	c := &Controller{clients: Clients{Deployments: client.AppsV1()}, image: "pause:1", loop: loop.New("test", nil, loop.Options{})}
-	defer func() {
-		ended, end := context.WithCancel(t.Context())
-		end()
-		_ = c.loop.Run(ended) // which ends its queue
-	}()
+	defer endQueue(c)
 	for version, wrote := range map[string]bool{"7": false, "8": true} {
 		answer.ResourceVersion = version
 		if got, err := c.correct(t.Context(), vanilla(), d); err != nil || (got != nil) != wrote {
 			t.Errorf("resourceVersion 7, and %s after the apply: %v, %v", version, got, err)
 		}
+	}
+}
+
+// endQueue ends the goroutines of a queue that nobody has run.
+func endQueue(c *Controller) {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	_ = c.loop.Run(ended)
+}
+
+// A racing cache catches up with the last write while it is read.
+type racing struct {
+	cache.Indexer
+	version string
+}
+
+func (r *racing) LastStoreSyncResourceVersion() string { return r.version }
+
+func (r *racing) GetByKey(key string) (o any, exists bool, err error) {
+	o, exists, err = r.Indexer.GetByKey(key)
+	r.version = "8"
+	return o, exists, err
+}
+
+func TestActsOnNothingReadBeforeTheCacheHasCaughtUp(t *testing.T) {
+	key := cache.MetaObjectToName(vanilla())
+	read := &racing{cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), "7"}
+	if err := read.Add(vanilla()); err != nil {
+		t.Fatal(err)
+	}
+	none := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byOwner: func(any) ([]string, error) { return nil, errors.New("it acts") }})
+	c := &Controller{icecreams: read, deployments: none, loop: loop.New("test", nil, loop.Options{})}
+	defer endQueue(c)
+	c.writes.Record(key, read, "8")
+	if _, err := c.reconcile(t.Context(), key); !errors.Is(err, loop.ErrBehind) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -165,6 +165,7 @@ func (c *Controller) reportsRefusal(old, now any) bool {
 // brought it here, or whether there was one.
 func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again time.Duration, err error) {
 	c.loop.Phase(key, "read")
+	behind := c.writes.Behind(key) // asked before the cache is read, which may catch up in between
 	o, exists, err := c.owners.GetByKey(key.String())
 	if err != nil {
 		return 0, err
@@ -174,7 +175,7 @@ func (c *Controller) reconcile(ctx context.Context, key cache.ObjectName) (again
 		c.refusals.Delete(key)
 		return 0, nil // garbage collection deletes what has an owner reference
 	}
-	if c.writes.Behind(key) {
+	if behind {
 		return patienceWithCache, loop.ErrBehind // what would be done now may have been done
 	}
 	owner := o.(*v1alpha1.Widget).DeepCopy()

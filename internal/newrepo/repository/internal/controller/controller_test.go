@@ -273,6 +273,24 @@ func TestWaitsForItsOwnWrite(t *testing.T) {
 	}
 }
 
+// A racing store catches up with the last write while it is read.
+type racing struct{ *store }
+
+func (r racing) GetByKey(key string) (o any, exists bool, err error) {
+	o, exists, err = r.Indexer.GetByKey(key)
+	r.version = "21"
+	return o, exists, err
+}
+
+func TestActsOnNothingReadBeforeTheCacheHasCaughtUp(t *testing.T) {
+	y := tryFor(t, newWidget(), nil, nil)
+	y.owners = racing{y.owners.(*store)}
+	y.writes.Record(key, y.owners, "21")
+	if _, err := y.reconcile(t.Context(), key); !errors.Is(err, loop.ErrBehind) || len(y.core.Actions()) > 0 {
+		t.Errorf("%v, and the requests %q", err, y.verbs())
+	}
+}
+
 // What only the server has shown may be gone before the cache shows it, and then no event tells of that.
 func TestLooksAgainAtWhatTheCacheDoesNotShow(t *testing.T) {
 	live := configMap("1", "hello")
